@@ -22,6 +22,8 @@ from etils import epath
 from transformer_xl import errors
 from transformer_xl import storage
 
+# Where a dataset on disk is made, in `NAME.partial`: those of `Stage`.
+_FOLDERS = ("dataset", "unpacked")
 # Suffixes of what an interrupted upload leaves.
 _UPLOADED = (".npy", "vocabulary.txt", "vocabulary.json")
 
@@ -92,6 +94,13 @@ def _uploaded(final: pathlib.Path) -> Iterator[Stage]:
 @contextlib.contextmanager
 def _renamed(final: pathlib.Path) -> Iterator[Stage]:
   partial = final.with_name(final.name + ".partial")
+  strangers = {*storage.names(str(partial))} - {"lock", *_FOLDERS}
+  if strangers:
+    raise errors.UserError(
+      f"{partial}, where {final.name} would be made, holds something else "
+      f"({', '.join(sorted(strangers)[:3])}) and is left as it is; move it, or "
+      "choose another --name."
+    )
   partial.mkdir(parents=True, exist_ok=True)
   lock = filelock.FileLock(partial / "lock")
   try:
@@ -103,7 +112,11 @@ def _renamed(final: pathlib.Path) -> Iterator[Stage]:
   try:
     # The lock stays outside of the folder that is renamed, so that it is held
     # until the dataset has its name.
-    stage = Stage(partial / "dataset", partial / "unpacked")
+    if _strangers(str(final)):  # Of a process that held the lock until now.
+      raise errors.UserError(
+        f"another process has prepared {final}; it is left as it is."
+      )
+    stage = Stage(*(partial / name for name in _FOLDERS))
     for folder in stage:
       shutil.rmtree(folder, ignore_errors=True)
       folder.mkdir()

@@ -80,6 +80,7 @@ def download(address: str) -> HubDataset:
       splits = splits_lib.by_name(address, matching, skipped)
     else:
       splits[split] = [file.path for file in matching]
+  splits = _held_out(address, splits)
   splits = {s: splits[s] for s in splits_lib.SPLITS if splits.get(s)}
   if not splits:
     raise errors.UserError(
@@ -95,6 +96,26 @@ def download(address: str) -> HubDataset:
     files_lib.Selection(splits, "; ".join(lines)),
     f"{PREFIX}{name}@{commit}{part}",
   )
+
+
+def _held_out(
+  address: str, splits: dict[str, list[pathlib.Path]]
+) -> dict[str, list[pathlib.Path]]:
+  """The splits, with files of validation and test left out of training.
+
+  The patterns of a card may overlap, as in `train: data/*`.
+  """
+  valid, test = ({*splits.get(name, ())} for name in ("valid", "test"))
+  if valid & test:
+    both = splits_lib.listed(path.name for path in sorted(valid & test))
+    raise errors.UserError(
+      f"{address} has {both} both for validation and for the test; name other "
+      "files."
+    )
+  if "train" not in splits:
+    return splits
+  train = [path for path in splits["train"] if path not in valid | test]
+  return splits | {"train": train}
 
 
 def _patterns(

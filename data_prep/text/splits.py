@@ -28,7 +28,7 @@ SPLITS = {
   "valid": ("valid", "validation", "dev", "val"),
   "test": ("test",),
 }
-_SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
+_SHARD = re.compile(r"[-.]\d{5}-of-\d{5}.*")
 # The report names this many files of each split, and counts the others.
 _MOST_NAMES = 3
 
@@ -166,9 +166,10 @@ def _likely_split(file: TextFile) -> str | None:
   for suffix in DATA_SUFFIXES:
     name = name.removesuffix(suffix)
   words = re.split(r"[-_.]+", _SHARD.sub("", name))
-  names = [words[0].rstrip("0123456789"), words[-1].rstrip("0123456789")]
-  if len(file.inside.parts) > 1:
-    names.append(file.inside.parts[0])
+  # Without numbers: test2, and the last word of train_2.
+  words = [word.rstrip("0123456789") for word in words]
+  words = [word for word in words if word] or [""]
+  names = [words[0], words[-1], *file.inside.parts[:-1]]
   return next(filter(None, map(split_named, names)), None)
 
 

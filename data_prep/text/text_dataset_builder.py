@@ -72,8 +72,8 @@ class Builder(builder.CorpusBuilder):
         f"{path} has several, each with its own splits; leave them out."
       )
     corpora = []
-    source_of: dict[str, str] = {}  # By the real path of each file.
-    for source, _ in weighted:
+    source_of: dict[str, int] = {}  # Its number, by the real path of each file.
+    for number, (source, _) in enumerate(weighted):
       corpus, files_of_source = _open(
         source,
         field=field,
@@ -84,12 +84,12 @@ class Builder(builder.CorpusBuilder):
       )
       corpora.append(corpus)
       for file in files_of_source:
-        other = source_of.setdefault(os.path.realpath(file), source)
-        if other != source:
+        other = source_of.setdefault(os.path.realpath(file), number)
+        if other != number:
           raise errors.UserError(
-            f"--source={path}: {other} and {source} both have {file}, so text "
-            "that one holds out could be training text of the other; name it "
-            "in one of them."
+            f"--source={path}: {weighted[other][0]} and {source} both have "
+            f"{file}, so text that one holds out could be training text of the "
+            "other; name it in one of them."
           )
     return mixture.combine(path, weighted, corpora)
 

@@ -5,6 +5,7 @@ import json
 import hypothesis
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import strategies as st
 
 from transformer_xl import errors
@@ -64,6 +65,20 @@ def subwords():
   content = vocabulary_file.train_subwords(iter(["some text of words"]), 300)
   meta = {"kind": "subword", "lower_case": False}
   return vocabulary.parse(content, tokenizer=meta)
+
+
+def test_a_tokenizer_that_was_saved_to_cut_text_reads_all_of_it():
+  """Its file keeps the truncation and the padding of its last call."""
+  content = vocabulary_file.train_subwords(iter(["some text of words"]), 300)
+  model = tokenizers.Tokenizer.from_str(content.decode())
+  model.enable_truncation(3)
+  model.enable_padding(length=64)
+  cutting = model.to_str().encode()
+  meta = {"kind": "subword", "lower_case": False}
+  vocab = vocabulary.parse(cutting, tokenizer=meta)
+  text = "some words of text"
+  np.testing.assert_array_equal(vocab.encode(text), subwords().encode(text))
+  assert vocab.decode(vocab.encode("s")) == "s"
 
 
 @hypothesis.given(st.text(UNICODE))

@@ -53,6 +53,7 @@ CASES = {
   "no path": "prepare x hf://datasets/me/no_path/small",
   "missing": "prepare x hf://datasets/me/none",
   "no name": "prepare x hf://datasets/squad",
+  "overlap": "prepare overlap hf://datasets/me/overlap/small",
   "stop": "offline",
   "cached": "prepare cached hf://datasets/me/data",
 }
@@ -85,6 +86,7 @@ def served(tmp_path_factory):
   cards = {
     "data": CARD,
     "no_default": NO_DEFAULT,
+    "overlap": CARD.replace("small/train-*", '"**/*.jsonl"'),
     "no_path": CARD.replace("    path: small/train-*\n", ""),
   }
   for name, card in cards.items():
@@ -120,6 +122,14 @@ def test_a_configuration_brings_its_splits(served):
   cache, _ = served
   assert layouts.everything(cache / "small") == {
     "train": b"eins\nzwei",
+    "valid": b"held out",
+  }
+
+
+def test_held_out_text_is_not_trained_on_where_patterns_overlap(served):
+  cache, _ = served
+  assert layouts.everything(cache / "overlap") == {
+    "train": b"never read\neins",
     "valid": b"held out",
   }
 

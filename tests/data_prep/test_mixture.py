@@ -92,7 +92,8 @@ def test_a_file_of_two_sources_is_refused(tmp_path):
   """Each source holds documents out for itself, and the other has them."""
   write(tmp_path)
   (tmp_path / "link.jsonl").symlink_to(tmp_path / "a.jsonl")
-  for other in (f"{tmp_path}/*.jsonl", f"{tmp_path}/link.jsonl"):
+  for name in ("*.jsonl", "link.jsonl", "a.jsonl"):
+    other = f"{tmp_path}/{name}"
     source = f"{tmp_path}/a.jsonl:1,{other}:1"
     with pytest.raises(errors.UserError, match=r"both have .*\.jsonl, so text"):
       prepare(tmp_path, source)

@@ -14,6 +14,7 @@ from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data_prep import corpus
 from transformer_xl.data_prep import preparation
+from transformer_xl.data_prep import staging
 
 prepare = functools.partial(layouts.prepare, "text")
 SPLITS = ("train", "valid", "test")
@@ -37,6 +38,32 @@ def test_what_a_killed_preparation_left_is_deleted(tmp_path, files):
   assert list((tmp_path / "data").iterdir()) == [folder]
   fresh = prepare(tmp_path / "other", files)
   assert contents(folder) == contents(fresh)
+
+
+def test_a_folder_of_that_name_is_left_as_it_is(tmp_path, files):
+  """It may be a dataset of its own, called so."""
+  other = prepare(tmp_path, files, name="text.partial")
+  before = contents(other)
+  with pytest.raises(errors.UserError, match="holds something else"):
+    prepare(tmp_path, files)
+  assert contents(other) == before
+
+
+def test_a_dataset_that_another_process_has_just_made_is_left(
+  tmp_path, files, monkeypatch
+):
+  acquire = staging.filelock.FileLock.acquire
+
+  def late(lock, **options):
+    monkeypatch.undo()
+    prepare(tmp_path, files)
+    (tmp_path / "data" / "text.partial").mkdir()
+    return acquire(lock, **options)
+
+  monkeypatch.setattr(staging.filelock.FileLock, "acquire", late)
+  with pytest.raises(errors.UserError, match="another process has prepared"):
+    prepare(tmp_path, files)
+  assert [*(tmp_path / "data").iterdir()] == [tmp_path / "data" / "text"]
 
 
 def test_any_exception_leaves_nothing(tmp_path, files, monkeypatch):

@@ -126,6 +126,12 @@ def test_held_out_text_is_not_merged_with_files_of_other_names(
     (("train1.txt", "train_2.txt"), ("valid_1.txt",)),
     (("train/a.txt", "train/b/c.txt"), ("valid/a.txt",)),
     (("train.jsonl.gz",), ("validation.jsonl",)),
+    (("wiki_train_1.txt", "wiki_train_2.txt"), ("wiki_valid_1.txt",)),
+    (("data/train/a.txt", "data/train/b.txt"), ("data/valid/a.txt",)),
+    (
+      ("c4-train.00000-of-00002.jsonl", "c4-train.00001-of-00002.jsonl"),
+      ("c4-validation.00000-of-00001.jsonl",),
+    ),
   ],
 )
 def test_splits_can_be_named_in_longer_names_and_in_folders(

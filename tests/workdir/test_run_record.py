@@ -111,6 +111,20 @@ def test_the_vocabulary_is_kept_with_the_run(data_dir, tmp_path):
   assert kept.symbols == corpus.SYMBOLS
 
 
+def test_a_vocabulary_that_is_kept_is_replaced_whole(data_dir, tmp_path):
+  """Not written over, which a full disk or a kill would leave half done."""
+  folder = tmp_path / run_record.VOCABULARY
+  before = {}
+  for _ in range(2):
+    run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", str(tmp_path))
+    for path in folder.iterdir():
+      assert path.stat().st_ino != before.get(path.name)
+      before[path.name] = path.stat().st_ino
+      (tmp_path / f"{path.name}.link").unlink(missing_ok=True)
+      (tmp_path / f"{path.name}.link").hardlink_to(path)
+  assert len(before) == 2
+
+
 def test_another_vocabulary_of_the_same_size_is_refused(data_dir, tmp_path):
   folder, other = str(tmp_path), write_reversed(tmp_path / "data")
   run_record.check_vocabulary(other, folder)  # Nothing is kept yet.

@@ -272,6 +272,9 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
       model = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # The library raises no narrower class.
       raise ValueError(str(error)) from None
+    # A file keeps how a tokenizer was called last, and would cut all text.
+    model.no_truncation()
+    model.no_padding()
     size = 1 + max(model.get_vocab().values())
     if size > len(text):
       raise ValueError(f"an id is {size - 1}")

@@ -142,7 +142,8 @@ def effective_context(result: metrics_log.Json) -> list[Figure]:
   for index, (row, colour) in enumerate(zip(rows, _colours(rows), strict=True)):
     options: Style = {"color": colour, "legend_label": row["name"]}
     perplexity.line(contexts, row["perplexity"], line_width=1.6, **options)
-    percent = [100 * gain for gain in hardest["relative_gains"][index]]
+    relative = hardest["relative_gains"][index]
+    percent = [None if gain is None else 100 * gain for gain in relative]
     gains.line(contexts[:-1], percent, line_width=1.6, **options)
   return [perplexity, gains]
 

@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 from collections.abc import Mapping
 
@@ -123,10 +122,11 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
     return
   target.mkdir(parents=True, exist_ok=True)
   meta = json.loads((source / "meta.json").read_text("utf-8"))
-  shutil.copy(source / pathlib.Path(meta["vocabulary"]["file"]).name, target)
-  # `meta.json` last and whole, since a kept vocabulary is known by it.
-  content = (source / "meta.json").read_bytes()
-  storage.write_bytes(str(target / "meta.json"), content)
+  file = pathlib.Path(meta["vocabulary"]["file"]).name
+  # `meta.json` last, since a kept vocabulary is known by it. A file that is
+  # there stays whole, whatever happens while it is replaced.
+  for name in (file, "meta.json"):
+    storage.write_bytes(str(target / name), (source / name).read_bytes())
 
 
 def check_vocabulary(
