@@ -95,6 +95,8 @@ def combine(
   splits: dict[str, corpus_lib.Split] = {}
   for split in corpus_lib.SPLITS:
     texts = [one.splits[split] for one in corpora if split in one.splits]
+    if split == "train":  # As it is mixed: every newline counts as a symbol.
+      texts = [functools.partial(_separated, text) for text in texts]
     if texts:
       splits[split] = functools.partial(_chained, texts)
   origins = [

@@ -91,7 +91,8 @@ def _find(
   They are sorted in each folder and pattern. `skipped` counts all others.
   """
   found: dict[str, splits_lib.TextFile] = {}
-  for pattern in where.split(","):
+  is_one = pathlib.Path(where).expanduser().exists()  # Its name has commas.
+  for pattern in [where] if is_one else where.split(","):
     if not pattern.strip():
       raise errors.UserError(
         f"--{flag}={where} has an empty part between its commas; give FILE,"

@@ -127,7 +127,9 @@ def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
       if len(line) == _LONGEST_RECORD:
         problem = f"longer than {_LONGEST_RECORD} bytes"
       try:
-        record = None if problem else json.loads(line.decode("utf-8"))
+        # Editors on Windows put a mark at the start of a file.
+        encoding = "utf-8-sig" if number == 1 else "utf-8"
+        record = None if problem else json.loads(line.decode(encoding))
       except (ValueError, RecursionError) as error:
         problem = f"not JSON ({error})"
       if problem:

@@ -99,6 +99,18 @@ def test_a_file_of_two_sources_is_refused(tmp_path):
       prepare(tmp_path, source)
 
 
+def test_newlines_between_documents_are_in_the_vocabulary(tmp_path):
+  """A mixture puts them there, also where no text has one."""
+  for name in ("a", "b"):
+    (tmp_path / f"{name}.txt").write_text(name * 500)
+  source = f"{tmp_path}/a.txt:1,{tmp_path}/b.txt:1"
+  folder = prepare(
+    tmp_path, source, tokenizer="character", valid_fraction=0, test_fraction=0
+  )
+  text = layouts.everything(folder)["train"]
+  assert {*text.decode()} == {"a", "b", "\n"}
+
+
 def test_the_same_command_makes_the_same_text(tmp_path):
   source = write(tmp_path)
   first = prepare(tmp_path, source, tokenizer="subword", max_size=258)

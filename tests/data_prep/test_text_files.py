@@ -150,6 +150,21 @@ def test_splits_can_be_named_in_longer_names_and_in_folders(
   assert found["train"].count(b"valid") == 0
 
 
+def test_a_name_may_have_commas(tmp_path):
+  files = {"war, and peace.txt": b"one\n", "emma.txt": b"two\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  source = f"{folder}/war, and peace.txt"
+  prepared = prepare(tmp_path, source, **layouts.WHOLE)
+  assert everything(prepared) == {"train": b"one\n"}
+
+
+def test_records_may_begin_with_a_byte_order_mark(tmp_path):
+  marked = b'\xef\xbb\xbf{"text": "one"}\n{"text": "two"}\n'
+  folder = layouts.write_files(tmp_path / "mine", {"a.jsonl": marked})
+  prepared = prepare(tmp_path, str(folder), **layouts.WHOLE)
+  assert everything(prepared) == {"train": b"one\ntwo"}
+
+
 def test_a_book_may_have_the_name_of_a_split_in_its_title(tmp_path):
   files = {"emma.txt": b"one\n", "turing_test.txt": b"two\n"}
   folder = layouts.write_files(tmp_path / "mine", files)
