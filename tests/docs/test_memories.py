@@ -1,15 +1,20 @@
 """Rows of docs/memories.md: each says how it was measured."""
 
 import json
+import math
 import pathlib
 import re
 
 import pytest
 
 from transformer_xl.data import token_file
+from transformer_xl.experiments import memory_text
 
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / "docs" / "measurements" / "memories").glob("*.json"))
+TEXTS = {*memory_text.TEXTS}
+TASKS = [path for path in FILES if path.stem not in TEXTS]
+ON_TEXT = [path for path in FILES if path.stem in TEXTS]
 NEEDED = {
   *("name", "config", "card", "commit", "device", "date", "num_parameters"),
   *("state_bytes", "forward_flops_per_token", "seconds_per_token"),
@@ -40,26 +45,27 @@ def problems(row, result):
   elif row["checkpoint_step"] != config["train"]["num_steps"]:
     yield "of a model that was not trained to the end"
   lengths = {len(seed) for seed in row["bins_by_seed"]}
-  if lengths != {len(result["distances"])}:
-    yield "without right answers at every distance"
+  if lengths != {len(result.get("distances") or result["positions"])}:
+    yield "without a number in every bin"
 
 
 def test_there_are_rows():
-  assert len(FILES) >= 2
+  assert len(TASKS) >= 2
+  assert ON_TEXT
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_rows_say_how_they_were_measured(path):
   result = json.loads(path.read_text("utf-8"))
   assert result["dataset"] == path.stem
-  assert path.stem in token_file.SYNTHETIC
+  assert path.stem in {*token_file.SYNTHETIC, *TEXTS}
   for row in result["rows"]:
     assert [*problems(row, result)] == [], row["name"]
   names = [row["name"] for row in result["rows"]]
   assert len({*names}) == len(names) > 1
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
 def test_the_page_has_every_row(path):
   """With the share of right answers, parameters and bytes of the file."""
   page = (ROOT / "docs" / "memories.md").read_text("utf-8")
@@ -79,6 +85,20 @@ def test_the_page_has_every_row(path):
     assert any(f"| {percent}" in line for line in lines), row["name"]
 
 
+@pytest.mark.parametrize("path", ON_TEXT, ids=lambda path: path.stem)
+def test_the_page_has_every_row_on_text(path):
+  """With its perplexity of all tokens, and by position."""
+  page = (ROOT / "docs" / "memories.md").read_text("utf-8")
+  result = json.loads(path.read_text("utf-8"))
+  for row in result["rows"]:
+    (by_position,) = row["bins_by_seed"]
+    cells = f"| {row['name']} | {row['num_parameters']:,} |"
+    perplexities = [math.exp(nll) for nll in (row["nll"], *by_position)]
+    numbers = " | ".join(f"{each:.4g}" for each in perplexities)
+    lines = [line for line in page.splitlines() if line.startswith(cells)]
+    assert any(f"| {numbers} |" in line for line in lines), row["name"]
+
+
 @pytest.mark.parametrize(
   ("change", "problem"),
   [
@@ -89,7 +109,7 @@ def test_the_page_has_every_row(path):
     ({"card": {"dataset": "other", "mem_len": 8}}, "another dataset"),
     ({"card": {"mem_len": 77}}, "another memory"),
     ({"checkpoint_step": 1}, "not trained to the end"),
-    ({"bins_by_seed": [[1.0]]}, "at every distance"),
+    ({"bins_by_seed": [[1.0]]}, "in every bin"),
   ],
 )
 def test_a_row_that_lacks_something_is_refused(change, problem):

@@ -34,7 +34,7 @@ USEFUL = {
   **{"vanilla:ablation_ptb": 64, "ptb": 128, "ptb_published": 32},
   **{"wikitext2_published": 64, "wt103_base": 128, "recall": 64},
   **{"beyond": 64, "wikitext2_small": 32, "ptb_medium": 128},
-  **{"own_text:1e9": 64, "modern": 32},
+  **{"own_text:1e9": 64, "modern": 32, "memory_text": 32},
 }
 
 # The others are left to the rest of the tests.
