@@ -22,8 +22,6 @@ from etils import epath
 from transformer_xl import errors
 from transformer_xl import storage
 
-# Where a dataset on disk is made, in `NAME.partial`: those of `Stage`.
-_FOLDERS = ("dataset", "unpacked")
 # Suffixes of what an interrupted upload leaves.
 _UPLOADED = (".npy", "vocabulary.txt", "vocabulary.json")
 
@@ -94,7 +92,10 @@ def _uploaded(final: pathlib.Path) -> Iterator[Stage]:
 @contextlib.contextmanager
 def _renamed(final: pathlib.Path) -> Iterator[Stage]:
   partial = final.with_name(final.name + ".partial")
-  strangers = {*storage.names(str(partial))} - {"lock", *_FOLDERS}
+  stage = Stage(folder=partial / "dataset", scratch=partial / "unpacked")
+  lock = filelock.FileLock(partial / "lock")
+  own = {"lock", stage.folder.name, stage.scratch.name}
+  strangers = {*storage.names(str(partial))} - own
   if strangers:
     raise errors.UserError(
       f"{partial}, where {final.name} would be made, holds something else "
@@ -102,7 +103,6 @@ def _renamed(final: pathlib.Path) -> Iterator[Stage]:
       "choose another --name."
     )
   partial.mkdir(parents=True, exist_ok=True)
-  lock = filelock.FileLock(partial / "lock")
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
@@ -110,13 +110,13 @@ def _renamed(final: pathlib.Path) -> Iterator[Stage]:
       f"another process is preparing {final}; wait, or give another --name."
     ) from None
   try:
-    # The lock stays outside of the folder that is renamed, so that it is held
-    # until the dataset has its name.
-    if _strangers(str(final)):  # Of a process that held the lock until now.
+    if _strangers(str(final)):
+      # The process that held the lock a moment ago has finished.
       raise errors.UserError(
         f"another process has prepared {final}; it is left as it is."
       )
-    stage = Stage(*(partial / name for name in _FOLDERS))
+    # The lock stays outside of the folder that is renamed, so that it is held
+    # until the dataset has its name.
     for folder in stage:
       shutil.rmtree(folder, ignore_errors=True)
       folder.mkdir()

@@ -91,8 +91,10 @@ def _find(
   They are sorted in each folder and pattern. `skipped` counts all others.
   """
   found: dict[str, splits_lib.TextFile] = {}
-  is_one = pathlib.Path(where).expanduser().exists()  # Its name has commas.
-  for pattern in [where] if is_one else where.split(","):
+  patterns = where.split(",")
+  if pathlib.Path(where).expanduser().exists():
+    patterns = [where]  # One name, in which there may be commas.
+  for pattern in patterns:
     if not pattern.strip():
       raise errors.UserError(
         f"--{flag}={where} has an empty part between its commas; give FILE,"

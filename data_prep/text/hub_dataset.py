@@ -105,7 +105,8 @@ def _held_out(
 
   The patterns of a card may overlap, as in `train: data/*`.
   """
-  valid, test = ({*splits.get(name, ())} for name in ("valid", "test"))
+  valid = set(splits.get("valid", ()))
+  test = set(splits.get("test", ()))
   if valid & test:
     both = splits_lib.listed(path.name for path in sorted(valid & test))
     raise errors.UserError(

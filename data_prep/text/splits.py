@@ -168,8 +168,8 @@ def _likely_split(file: TextFile) -> str | None:
   words = re.split(r"[-_.]+", _SHARD.sub("", name))
   # Without numbers: test2, and the last word of train_2.
   words = [word.rstrip("0123456789") for word in words]
-  words = [word for word in words if word] or [""]
-  names = [words[0], words[-1], *file.inside.parts[:-1]]
+  words = [word for word in words if word]
+  names = [*words[:1], *words[-1:], *file.inside.parts[:-1]]
   return next(filter(None, map(split_named, names)), None)
 
 
