@@ -168,6 +168,7 @@ class _Generation:
       state,
       jnp.zeros((1, 1, work.model_dim), reader.config.dtype),
       np.zeros((sampling.window(options),), np.int32),
+      np.int32(0),
       num_samples=work.batch_size,
     )
     decode = jax.jit(

@@ -1,5 +1,6 @@
 """What holds for every test: strict arrays, checked shapes, cached compiles."""
 
+import collections
 import gc
 import importlib.metadata
 import itertools
@@ -97,10 +98,12 @@ def pytest_addoption(parser):
   )
 
 
-@pytest.hookimpl(trylast=True)  # After the markers have chosen.
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
   """Slow files come first, so that at the end no worker is left with one."""
   _refuse_names_of_sets(items)
+  _leave_to_the_rest(items)
+  result = yield  # The markers choose.
   slow = {item.path for item in items if item.get_closest_marker("slow")}
   items.sort(key=lambda item: item.path not in slow)
   every = config.getoption("every")
@@ -110,6 +113,25 @@ def pytest_collection_modifyitems(config, items):
     left_out = [item for i, item in enumerate(items) if i % every != first]
     config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
+  return result
+
+
+def _leave_to_the_rest(items):
+  """Of a test marked `some(count)`, all but so many are marked `rest`.
+
+  Those that stay are evenly spread over its parameters.
+  """
+  by_test = collections.defaultdict(list)
+  for item in items:
+    is_some = item.get_closest_marker("some")
+    if is_some and not item.get_closest_marker("rest"):
+      by_test[item.nodeid.split("[")[0]].append(item)
+  for each in by_test.values():
+    (count,) = each[0].get_closest_marker("some").args
+    chosen = {i * len(each) // count for i in range(count)}
+    for i, item in enumerate(each):
+      if i not in chosen:
+        item.add_marker(pytest.mark.rest)
 
 
 def _refuse_names_of_sets(items):

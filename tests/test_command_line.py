@@ -102,6 +102,7 @@ def test_a_line_has_the_time_the_process_and_what_is_no_information():
   assert said == ["of one", "[3] of many", "[3] warning: look"]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   ("device", "given", "first", "expected"),
   [

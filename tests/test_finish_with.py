@@ -104,6 +104,7 @@ def module_of(mode):
   return module, getattr(module, chosen.function)
 
 
+@pytest.mark.some(11)
 @pytest.mark.parametrize(("mode", "updates", "text"), CASES)
 def test_a_mode_refuses_before_training_what_it_refuses_afterwards(
   folder, request, mode, updates, text

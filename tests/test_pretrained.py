@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import numpy as np
@@ -131,6 +132,7 @@ def test_a_chat_is_the_text_as_if_it_was_given_at_once(model):
   assert again.text == second.text
 
 
+@pytest.mark.rest
 def test_every_sample_has_its_own_state(model):
   options = {"num_tokens": 9, "top_k": 0, "stop": "a"}
   found = model.generate("abc", num_samples=3, seed=2, **options)
@@ -185,6 +187,7 @@ def test_an_embedding_is_the_mean_of_the_hidden_states(model):
   assert model.embed([]).shape == (0, 8)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("fields", "mem_len"),
   [
@@ -216,6 +219,7 @@ def test_attention_is_that_of_the_whole_text(tmp_path, fields, mem_len):
     np.testing.assert_allclose(found.weights, whole, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("text", [LONG, LONG[:7]], ids=len)
 def test_attention_of_layers_that_all_forget_early(tmp_path, text):
   fields = {"model.layers": ("attention:3",)}
@@ -229,6 +233,24 @@ def test_attention_of_layers_that_all_forget_early(tmp_path, text):
   seen = (key <= query) & (key >= start - 3)
   assert found[:, :, ~seen].max() == 0
   assert found[:, :, seen].min() > 0
+
+
+def test_attention_to_tokens_that_wait_to_be_compressed_is_shown(tmp_path):
+  fields = {
+    "model.layers": ("compressive",),
+    "model.compressive.rate": 4,
+    "model.compressive.slots": 2,
+  }
+  folder = saved_runs.write(tmp_path, **FIELDS, **fields)
+  model = transformer_xl.load(folder, mem_len=4, segment_len=5)
+  found = model.attention(LONG, layers=(1, 2)).weights
+  # Of 5 tokens, the first has left memory and waits for 3 others.
+  np.testing.assert_allclose(found[:, :, :10].sum(-1), 1, rtol=1e-5)
+  assert found[:, :, 5:10, 0].min() > 0
+  # Of 10, 4 are in the first slot, and 2 wait.
+  assert found[:, :, 10:15, :4].max() == 0
+  assert found[:, :, 10:15, 4:6].min() > 0
+  assert found[:, :, 10:15].sum(-1).max() < 1
 
 
 def test_attention_of_layers_that_do_not_attend_is_refused(tmp_path):
@@ -262,6 +284,7 @@ def test_next_tokens_are_the_likeliest(model):
   assert len(model.next_tokens("a", k=1000)) == model.vocabulary.size
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("layers", [("attention",), ("lstm", "attention")])
 def test_steps_read_a_stream_in_any_pieces(tmp_path, layers):
   folder = saved_runs.write(tmp_path, **FIELDS, **{"model.layers": layers})
@@ -324,10 +347,21 @@ def test_a_model_keeps_less_memory_if_it_is_asked_to(folder, model):
   assert "mem_len=1," in repr(short)
 
 
+def test_a_device_without_memory_is_one_line(model, monkeypatch):
+  said = "RESOURCE_EXHAUSTED: Out of memory\nallocating 9 bytes."
+  exhausted = jax.errors.JaxRuntimeError(said)
+  monkeypatch.setattr(score, "score", mock.Mock(side_effect=exhausted))
+  with pytest.raises(transformer_xl.UserError) as caught:
+    model.score(["abc"])
+  assert "memory allocating 9 bytes.); lower mem_len or" in str(caught.value)
+
+
 # Wrong types, names and values of the arguments of every function.
 MISTAKES = [
   (lambda m: m.score("ab"), r"must be a list, as in model\.score\(\[text\]\)"),
   (lambda m: m.score(None), "texts must be a list.*it is None"),
+  (lambda m: m.score({"text": "a"}), "texts must be a list.*it is {'text'"),
+  (lambda m: m.score([{"text": "a", "memry": "carry"}]), "did you mean memory"),
   (lambda m: m.score([1]), "text 1 must be a text or .*it is 1"),
   (lambda m: m.score(["a", b"a"]), "text 2 must be a text or .*it is b'a'"),
   (lambda m: m.score([{"text": 3}]), "text 1 must be a text or"),

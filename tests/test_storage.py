@@ -310,6 +310,7 @@ def test_a_bucket_that_does_not_exist(call, bucket_server):
   assert message.endswith("gcloud storage buckets create gs://mistyped")
 
 
+@pytest.mark.some(12)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_bucket_that_refuses(answer, call, bucket, faulty):

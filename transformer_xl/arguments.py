@@ -9,7 +9,7 @@ import difflib
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from transformer_xl import errors
@@ -22,7 +22,10 @@ R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-  """Makes a call with unknown, missing or too many arguments a UserError."""
+  """Makes a call with unknown, missing or too many arguments a UserError.
+
+  So is one that a device has too little memory for.
+  """
   signature = inspect.signature(function)
   names = [name for name in signature.parameters if name != "self"]
   by_name = [
@@ -47,7 +50,16 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
       raise errors.UserError(
         f"{called} cannot be called with these arguments ({error}); {fix}"
       ) from None
-    return function(*args, **kwargs)
+    try:
+      return function(*args, **kwargs)
+    except RuntimeError as error:  # JAX's, which is not imported here.
+      if "RESOURCE_EXHAUSTED" not in str(error):
+        raise
+      reason = " ".join(str(error).split())[:200]
+      raise errors.UserError(
+        f"{called}: a device has too little memory ({reason}); lower mem_len "
+        "or segment_len, or give fewer or shorter texts at once."
+      ) from error
 
   return call
 
@@ -106,9 +118,10 @@ def listed(value: object, name: str, *, example: str) -> list:
 
   Raises:
     UserError: the argument of this name cannot be iterated over, or is a
-      single text.
+      single text or a mapping.
   """
-  if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+  is_single = isinstance(value, str | bytes | Mapping)
+  if is_single or not hasattr(value, "__iter__"):
     raise errors.UserError(
       f"{name} must be a list, as in {example}: it is {_shown(value)}."
     )

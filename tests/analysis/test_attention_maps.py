@@ -32,6 +32,7 @@ def test_the_widest_heads_have_the_largest_distances():
 SLOTS = {"model.layers": ("compressive",), "model.compressive.rate": 3}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("text", "model"), [("abcdefgh ijkl\n" * 4, {}), ("", SLOTS)]
 )

@@ -354,6 +354,7 @@ def an_ablation(data_dir, workdir, *rows, **updates):
   return ablation.run(corpus.config(data_dir, **RUN | updates), str(workdir))
 
 
+@pytest.mark.rest
 def test_rows_of_the_ablation_are_trained_and_tabulated(data_dir, tmp_path):
   """Real training, and a window that the test split is too short for."""
   result = an_ablation(

@@ -38,6 +38,7 @@ def test_variants_that_train_alike_share_one_measurement_of_time(data_dir):
   assert len({*timed}) == 5
 
 
+@pytest.mark.rest
 def test_drawn_segment_lengths_take_the_time_of_the_average_call(
   data_dir, monkeypatch
 ):

@@ -140,6 +140,7 @@ def derivations() -> dict[str, schema.ExperimentConfig]:
   return {name: config for config, name in names.items()}
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "name",

@@ -40,6 +40,7 @@ def test_a_length_of_the_paper_has_its_ratio():
   assert eval_speed._row(801, seconds)["paper_times_faster"] is None
 
 
+@pytest.mark.rest
 def test_memories_are_carried_and_give_the_same_losses():
   """The second segment of each method sees the first."""
   config = load.from_config_dict(tiny.config_dict(**{"eval.segment_len": 3}))

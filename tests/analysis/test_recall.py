@@ -108,6 +108,7 @@ COMPRESSED = {
 }
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("lanes", "compressed"), [(1, {}), (3, {}), (1, COMPRESSED)]
 )
@@ -142,6 +143,7 @@ WINDOW = {"eval.same_length": True, "model.same_length_window": "mem_len"}
 LONGER = {"eval.same_length": True}  # One key more: the token itself.
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
   ("updates", "mem_len", "expected"),
   [
@@ -192,6 +194,7 @@ def test_the_farthest_token_that_matters_is_at_the_reach(
     assert np.any(last(changed) != last(text)) == matters
 
 
+@pytest.mark.rest
 def test_runs_are_compared_with_their_own_memories(data, tmp_path):
   data_dir, *_ = data
   group = {"analysis.group": (f"{tmp_path}/b",), "eval.mem_len": (4, 0)}

@@ -104,6 +104,7 @@ def tokens_of(config):
   )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   ("fields", "segment_len"),
   [

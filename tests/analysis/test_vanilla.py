@@ -98,6 +98,7 @@ def tiny_twin(name, data_dir):
   return load.from_config_dict(config)
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_twin_reads_text_as_it_was_trained(
@@ -121,15 +122,16 @@ def test_every_twin_reads_text_as_it_was_trained(
   # Scoring reads no context again, and one text is one document.
   if not (config.train.context_len or config.data.reset_at_documents):
     lengths = language_model.lengths(config.score)
-    model = language_model.load(config, str(tmp_path), **lengths)
     ids = np.load(f"{same_text}/{corpus.NAME}/train.npy")
-    text = inputs.Text(model.vocabulary.decode(ids), "fresh")
     options = load.changed(config, {"score.prefix": ""}).score
-    (scored,) = score.score(model, [text], options)
+    with language_model.loaded(config, str(tmp_path), **lengths) as model:
+      text = inputs.Text(model.vocabulary.decode(ids), "fresh")
+      (scored,) = score.score(model, [text], options)
     assert scored.nll / scored.num_tokens == same
   assert "trained" not in caplog.text  # No warning of positions or memory.
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_reading_longer_segments_than_in_training_is_warned_of(
   same_text, tmp_path, caplog
@@ -140,7 +142,8 @@ def test_reading_longer_segments_than_in_training_is_warned_of(
   longer = {"segment_len": SEGMENT + 2, "mem_len": 0}
   assert loop.train(config, workdir)
   evaluate.evaluate(evaluate.load(config, workdir))
-  language_model.load(config, workdir, **longer)
+  with language_model.loaded(config, workdir, **longer):
+    pass
   warnings = [one for one in caplog.messages if "no trained positions" in one]
   lengths = [SEGMENT + 1, SEGMENT + 1, SEGMENT + 2]
   for message, length in zip(warnings, lengths, strict=True):
@@ -167,6 +170,7 @@ def test_a_twin_has_the_size_of_its_experiment_and_the_lengths_of_training(
     assert config.eval.segment_len == 24
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
   "fields",
   [

@@ -32,6 +32,7 @@ def tiny(task):
   return dataclasses.replace(work, segment_len=4)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("task", workload.TASKS)
 def test_every_task_runs_repeatedly(task):
   runner = ours.make(tiny(task), count=2)

@@ -50,6 +50,7 @@ def _cases():
       )
 
 
+@pytest.mark.some(20)
 @pytest.mark.parametrize(("build", "check"), _cases())
 def test_conforms(build, check, counting):
   counting("checks", build(mem_len=0, same_length=False))

@@ -50,6 +50,7 @@ def _name(value):
   return value.__name__
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("kind", "check"), CAUGHT, ids=_name)
 def test_spoilt_step_is_caught(kind, check):
   with pytest.raises(AssertionError, match=COMPARISON):

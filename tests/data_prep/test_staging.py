@@ -98,6 +98,7 @@ def test_two_processes_do_not_prepare_the_same_dataset(
   assert len(raised) == 1
 
 
+@pytest.mark.rest
 def test_a_killed_process_leaves_no_dataset_and_the_next_one_finishes(
   tmp_path,
 ):

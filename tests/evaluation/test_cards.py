@@ -129,6 +129,7 @@ def test_a_memory_of_zeros_is_as_long_as_asked(data_dir, workdir):
   assert abs(short["nll"] - long["nll"]) > 1e-3
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("context_len", [0, 5])
 def test_without_memory_same_length_has_no_effect_and_the_card_says_so(
   data_dir, workdir, context_len

@@ -39,6 +39,7 @@ def one_pass(config, *, mem_len, segment_len, seed=0):
   return total
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("layers", "batch_size", "segment_len"),
   [
@@ -64,6 +65,7 @@ def test_with_memory_for_all_a_split_scores_as_in_one_pass(
   assert abs(shorter - expected) > 1e-3 * expected
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("start", ["masked", "zeros"])
 def test_the_batch_does_not_matter_when_lanes_warm_up_in_full(data_dir, start):
   common = {"model.memory_start": start, "eval.warmup_len": 150}
@@ -90,6 +92,7 @@ def test_longer_memory_is_another_number_and_needs_no_other_parameters(
   assert losses[0] == pytest.approx(expected, rel=2e-6)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("memory", "batch_size"),
   [
@@ -128,6 +131,7 @@ def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
   assert abs(result.nll - without.nll) > 1e-3 * without.nll
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("memory", "clusters"),
   [

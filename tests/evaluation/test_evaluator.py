@@ -51,6 +51,7 @@ CASES = {
 SOME = ("same_length", "zeros", "context", "hybrid")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   "case",
   [

@@ -30,6 +30,7 @@ def make(source, workdir):
   )
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_an_import_from_a_bucket_into_a_bucket_is_that_of_a_folder(
   bucket, tmp_path

@@ -74,6 +74,7 @@ def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
     assert getattr(first.config, group) == getattr(second.config, group)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   "fields",
   [
@@ -128,6 +129,7 @@ def test_a_target_has_to_be_named(tmp_path):
     export_run.export(run, "")
 
 
+@pytest.mark.rest
 def test_the_mode_takes_lengths_and_states_its_result(tmp_path):
   run = saved_runs.write(tmp_path / "run", **FIELDS)
   target = tmp_path / "exported"

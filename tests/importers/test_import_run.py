@@ -86,6 +86,7 @@ def wt103(tmp_path_factory):
   return workdir
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   "name",
   [
@@ -106,6 +107,7 @@ def test_tensorflow_checkpoints_equal_the_numpy_model(tmp_path, name):
   assert worst_difference(model, params) < 1e-5
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["model.pt", "state_dict.pt"])
 def test_original_pytorch_files_equal_the_numpy_model(tmp_path, name):
   _, config, params = make(
@@ -140,6 +142,7 @@ def test_the_original_cluster_order_is_reversed():
   assert reversed_ones == {"crit.cluster_weight", "crit.cluster_bias"}
 
 
+@pytest.mark.rest
 def test_generation_runs_on_an_imported_run_alone(wt103):
   config = load_lib.saved(str(wt103))
   config.generate.update({"prompt": "the caf\u00e9", "num_tokens": 3})

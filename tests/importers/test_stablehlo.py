@@ -135,6 +135,7 @@ def read_elsewhere(folder, *arguments):
   return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
   "case",
   [*CASES, *(pytest.param(one, marks=pytest.mark.rest) for one in MORE)],

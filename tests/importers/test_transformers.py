@@ -284,6 +284,43 @@ def test_training_reads_the_same_memory(exported, name):
       model(ids, mems=expected.mems)
 
 
+def test_the_trainer_counts_every_token_once(exported, tmp_path):
+  """An update over two batches has the loss of one batch of all texts."""
+  texts = [{"input_ids": torch.arange(9) * n % 8} for n in (1, 3, 5, 7)]
+  for text in texts:
+    text["labels"] = text["input_ids"]
+  logs = []
+  for batch, parts in ((4, 1), (2, 2)):
+    model = loaded(exported("nothing tied"))
+    for module in model.modules():
+      if isinstance(module, torch.nn.Dropout):
+        module.p = 0.0
+    options = transformers.TrainingArguments(
+      output_dir=str(tmp_path / str(batch)),
+      per_device_train_batch_size=batch,
+      gradient_accumulation_steps=parts,
+      max_steps=1,
+      logging_steps=1,
+      report_to=[],
+      use_cpu=True,
+    )
+    trainer = transformers.Trainer(
+      model, options, train_dataset=texts, eval_dataset=texts
+    )
+    trainer.train()
+    evaluated = trainer.evaluate()
+    assert 0 < evaluated["eval_loss"] < 10
+    logs.append(trainer.state.log_history[0])
+  for name in ("loss", "grad_norm"):
+    assert logs[0][name] == pytest.approx(logs[1][name], rel=1e-4)
+
+
+def test_one_token_has_no_loss(exported):
+  model = loaded(exported("nothing tied"))
+  ids = torch.zeros((2, 1), dtype=torch.long)
+  assert model(ids, labels=ids).loss.isnan()  # A mean over no token.
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_tokenizer_is_ours(exported, name, monkeypatch):
   monkeypatch.setattr(sys, "stdin", None)  # Nothing is asked.

@@ -57,6 +57,13 @@ def test_a_list_of_words_may_have_counts(tmp_path):
   assert loaded.encode("the x\n").tolist() == [0, 2, 1]
 
 
+def test_a_mark_of_utf_8_is_no_part_of_the_first_symbol(tmp_path):
+  path = tmp_path / "vocab.txt"
+  path.write_bytes("\ufeff<eos>\n<unk>\nthe\n".encode())
+  _, loaded = copy(path, tmp_path / "run")
+  assert loaded.encode("the x\n").tolist() == [2, 1, 0]
+
+
 def test_words_that_python_2_wrote_are_text():
   path = stored_files.tensorflow("wt103") / "cache.pkl"
   assert "caf\u00e9" in published_vocabulary.read(str(path)).symbols

@@ -159,6 +159,33 @@ def test_a_text_is_continued_up_to_a_stop_text(harness, model):
   assert num_stopped > 0
 
 
+def test_repeated_requests_draw_other_samples(tmp_path):
+  """And nothing but the task says how."""
+  from lm_eval.api import instance
+
+  from transformer_xl.integrations import lm_eval_model
+
+  fields = {"generate.stop": "a", "generate.no_repeat_ngram": 2}
+  folder = saved_runs.write(tmp_path, **FIELDS, **fields)
+  asked = lm_eval_model.HarnessModel(folder, **LENGTHS)
+
+  def requests(count, **settings):
+    options = {"until": [], "max_gen_toks": 20, **settings}
+    return [
+      instance.Instance("generate_until", {}, ("the cat", options), number)
+      for number in range(count)
+    ]
+
+  sampled = requests(4, do_sample=True, temperature=1.0)
+  drawn = asked.generate_until(sampled)
+  assert len({*drawn}) == 4
+  assert asked.generate_until(sampled) == drawn
+  (likeliest,) = asked.generate_until(requests(1))
+  plain = {"stop": "", "no_repeat_ngram": 0, "temperature": 0.0}
+  expected = asked.model.generate("the cat", num_tokens=20, **plain).text
+  assert likeliest == expected
+
+
 def test_last_words_are_right_if_they_are_the_likeliest(harness, model):
   results, samples, _ = harness
   right = []

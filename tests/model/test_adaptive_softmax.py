@@ -75,6 +75,7 @@ FURTHER_OPTIONS = [
 TIED_PROJECTIONS = ("none", "all", "all_but_first")
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
   ("embed_dim", "tie_weights"),  # D, and D in a tail cluster.
   [
@@ -112,6 +113,7 @@ def test_all_options_equal_the_oracle(
     np.testing.assert_allclose(sums, 1, atol=1e-5)
 
 
+@pytest.mark.rest
 def test_clusters_of_full_width_can_be_a_full_softmax():
   """They are, where a cluster's logit is the log-sum of its words' logits."""
   config = _config(cutoffs=(5, 11))
@@ -190,6 +192,7 @@ SHARES = (
 )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   ("shares", "overflows", "tie_weights"),
   [(*case, index < 2) for index, case in enumerate(SHARES)],

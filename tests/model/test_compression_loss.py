@@ -39,6 +39,7 @@ def gradient(model, params, state, tokens):
   return total
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
   ("segment_len", "mem_len", "trains_memory"),
   [
@@ -177,6 +178,7 @@ def equations(params, before, after, kernel, bias, *, pre_norm, rate):
   return losses
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("pre_norm", "rate"),
   [

@@ -37,6 +37,7 @@ def small(encoding, **updates):
   return tiny.model_config(encoding=encoding, num_positions=16, **updates)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("encoding", ABSOLUTE)
 def test_absolute_encodings_conform(encoding, check):
@@ -73,6 +74,7 @@ def test_only_relative_attention_has_what_its_terms_need():
   assert "positions" in tiny.params(small("absolute_per_layer"))["layers"]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("encoding", LEARNED)
 def test_gradient_of_the_table_is_that_of_the_oracle(encoding):
   """By central differences of the oracle, in float64."""

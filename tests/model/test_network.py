@@ -118,6 +118,7 @@ def _gradient(config):
   return jax.jit(jax.grad(loss))(tiny.params(config))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   "options",
   [

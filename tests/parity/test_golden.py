@@ -11,6 +11,7 @@ RELATIVE = differences.TOLERANCES["gradients"]
 
 
 # `make parity` compares all drawn models.
+@pytest.mark.some(3)
 @pytest.mark.parametrize("index", configurations.CHARACTERISTIC)
 def test_a_drawn_model_gives_the_numbers_that_huggingface_gave(index):
   found = golden.summary(ours.run_drawn(index))

@@ -66,6 +66,7 @@ def make_config(tmp_path_factory):
   return make
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_chip_has_its_share_of_lanes_and_state(make_config, name):
   config = make_config(name)
@@ -91,6 +92,7 @@ def _bytes_per_chip(tree, shardings):
   return sum(jax.tree.leaves(sizes))
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "count"),

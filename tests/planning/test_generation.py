@@ -1,6 +1,7 @@
 """What the plan of `--mode=generate` is made of."""
 
 import jax
+import pytest
 
 from tests import tiny
 from transformer_xl.config import load
@@ -19,6 +20,7 @@ def planned_bytes(num_slots):
   return plan.held_bytes(lowered.compile())
 
 
+@pytest.mark.rest
 def test_the_slots_of_a_compressed_memory_are_held():
   """One of the two layers has them; a number has 4 bytes."""
   more = 64

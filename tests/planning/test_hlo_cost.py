@@ -77,6 +77,7 @@ def test_cycles_are_those_of_the_parts_of_the_model():
   }
 
 
+@pytest.mark.rest
 def test_operations_of_a_hybrid_belong_to_its_parts():
   """The names are those that JAX gives them, each with ten cycles."""
   updates = {"model.layers": ("lstm", "attention:4"), "model.cutoffs": (5, 11)}

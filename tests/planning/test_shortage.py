@@ -31,6 +31,7 @@ def exhausted():
   return caught.value
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("vocab_size", [0, 23])
 def test_training_names_what_an_update_holds_and_what_needs_less(
   tmp_path, vocab_size
@@ -83,6 +84,7 @@ except errors.UserError as error:
 """
 
 
+@pytest.mark.rest
 def test_a_mode_that_runs_out_of_memory_ends_in_a_users_error():
   done = subprocess.run(
     [sys.executable, "-c", COMMAND],

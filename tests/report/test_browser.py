@@ -165,6 +165,7 @@ def test_a_click_on_a_token_shows_its_prediction(page):
   assert "Position 31, pinned" in details(page)
 
 
+@pytest.mark.rest
 def test_pointing_at_a_token_shows_it_until_another_is_pointed_at(page):
   tokens = find(page, "#tokens span[data-at]")
   webdriver.ActionChains(page).move_to_element(tokens[25]).perform()
@@ -173,6 +174,7 @@ def test_pointing_at_a_token_shows_it_until_another_is_pointed_at(page):
   assert "Position 26." in details(page)
 
 
+@pytest.mark.rest
 def test_a_click_on_a_head_shows_what_it_saw(page):
   heads = find(page, ".heads tbody tr")
   assert len(heads) == 4

@@ -29,6 +29,7 @@ def unpacked(packed, name, kind, *shape):
   return data.reshape(packed["num_queries"], *shape, *sizes, -1)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   "updates",
   [

@@ -235,6 +235,7 @@ def test_the_page_of_several_runs_names_what_differs(data_dir, tmp_path):
     report.run(load.replaced(config, missing), str(tmp_path / "b"))
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_the_report_of_a_run_in_a_bucket_is_that_of_a_folder(
   bucket, data_dir, tmp_path

@@ -53,6 +53,7 @@ def lists(samples):
   return [tokens.tolist() for tokens in samples.tokens]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("fields", models.MODELS, ids=str)
 def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory(fields):
   hidden = []
@@ -65,6 +66,7 @@ def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory(fields):
   np.testing.assert_allclose(*hidden, atol=1e-5)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("fields", models.MODELS, ids=str)
 def test_greedy_decoding_is_the_argmax_of_the_model_on_the_whole_text(fields):
   # Tied, tiny models repeat themselves.
@@ -105,12 +107,30 @@ def test_a_sample_depends_on_its_key_alone_and_comes_in_parts():
     assert part.tokens[0].tolist() == whole[0][: len(part.tokens[0])]
 
 
+def test_a_text_that_goes_on_draws_what_one_longer_call_draws():
+  """And no token with the random numbers of another."""
+  model = models.make(mem_len=6)
+  settings = options(num_tokens=12, top_k=0, temperature=9.0)
+  keys = decoding.sample_keys(1, 1)
+  *_, whole = decoding.stream(model, prompt(model), config=settings, keys=keys)
+  settings = options(num_tokens=4, top_k=0, temperature=9.0)
+  text, tokens = prompt(model), []
+  for _ in range(3):
+    *_, part = decoding.stream(model, text, config=settings, keys=keys)
+    tokens += part.tokens[0].tolist()
+    text = part.prompt.extended(part.tokens[0])
+  assert tokens == whole.tokens[0].tolist()
+  assert tokens[:4] != tokens[4:8] != tokens[8:]
+  assert text.num_tokens == len(PROMPT) + 12
+
+
 def test_seeds_give_keys_and_more_samples_keep_the_first():
   few, many = decoding.sample_keys(3, 2), decoding.sample_keys(3, 4)
   assert (few == many[:2]).all()
   assert (few != decoding.sample_keys(4, 2)).any()
 
 
+@pytest.mark.rest
 def test_few_candidates_are_enough_against_repetition():
   model = models.make(mem_len=6, cutoffs=(5, 11))
   shared = {"num_tokens": 20, "temperature": 0.0}
@@ -232,7 +252,9 @@ def subwords(tmp_path, **fields):
   """A model that draws subwords, and their vocabulary."""
   folder = saved_runs.write(tmp_path, kind="subword", **fields)
   config = load.from_config_dict(load.saved(folder))
-  return language_model.load(config, folder, mem_len=8, segment_len=4)
+  lengths = {"mem_len": 8, "segment_len": 4}
+  with language_model.loaded(config, folder, **lengths) as model:
+    return model
 
 
 def continued(model, stop, **updates):
@@ -242,6 +264,7 @@ def continued(model, stop, **updates):
   return "".join(one.piece for one in shown), last.result
 
 
+@pytest.mark.rest
 def test_a_stop_text_is_found_however_it_is_split_into_subwords(
   tmp_path, monkeypatch
 ):
@@ -329,7 +352,7 @@ def test_a_prompt_comes_from_a_file(workdir, tmp_path):
     ({"prompt": "abZ"}, "0x5a at position 2 of the text"),
     ({"prompt": ""}, "the prompt is empty"),
     ({"prompt_file": "/nowhere"}, "cannot read /nowhere: No such file"),
-    ({"stop": "Z"}, "0x5a at position 0"),
+    ({"stop": "Z"}, "generate.stop: the byte 0x5a at position 0"),
     ({"top_p": 0.0}, r"top_p must be in \(0, 1\]: it is 0.0"),
     ({"repetition_penalty": 0.5}, "repetition_penalty must be at least 1"),
     ({"temperature": -1.0}, "temperature must be 0 or more"),
@@ -341,6 +364,7 @@ def test_a_mistake_is_one_line(workdir, updates, says):
   assert "\n" not in str(caught.value)
 
 
+@pytest.mark.rest
 def test_a_cpu_reads_tokens_of_bfloat16_models_in_float32():
   model = models.make(mem_len=4, dtype="bfloat16", **models.HYBRID)
   tokens = jnp.asarray([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])

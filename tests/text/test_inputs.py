@@ -61,6 +61,7 @@ def test_a_file_that_is_json_by_its_name_has_no_other_lines():
     ('{"words": "a"}', "line 1"),
     ('{"text": "a", "memory": "none"}', "line 1"),
     ('{"text": "a", "memory": []}', "line 1"),
+    ('{"text": "a", "memry": "carry"}', "line 1 .*; did you mean memory"),
   ],
 )
 def test_an_invalid_text_is_named_by_its_line(content, says):
@@ -74,10 +75,9 @@ def test_a_fresh_text_starts_a_stream_that_others_carry_on():
   entries = [inputs.Text(*entry) for entry in entries]
   first, second = inputs.streams(entries, BYTES, prefix="\n")
   assert BYTES.decode(first.tokens) == "\nab\n"
-  assert first.owners.tolist() == [-1, 0, 0, -1]
-  assert first.texts == [0, 1]
+  assert first.texts == {0: slice(1, 3), 1: slice(4, 4)}
   assert BYTES.decode(second.tokens) == "\nc\na"
-  assert second.owners.tolist() == [-1, 2, -1, 3]
+  assert second.texts == {2: slice(1, 2), 3: slice(3, 4)}
   with pytest.raises(errors.UserError, match="text 2: the byte 0x5a"):
     inputs.streams([entries[0], inputs.Text("Z", "fresh")], BYTES, prefix="")
   with pytest.raises(errors.UserError, match=r"score.prefix: the byte 0x5a"):

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 
 from tests import corpus
+from tests import own_process
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary
@@ -25,3 +26,14 @@ def test_parameters_of_numpy_are_sent_to_the_device_once():
   leaves = jax.tree.leaves(model.frozen)
   assert leaves
   assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+
+
+def test_kernels_are_split_over_the_devices(tmp_path):
+  """JAX refuses one that nothing splits; a CPU has none, so it is lowered."""
+  found = own_process.result("text.on_mesh", tmp_path)
+  assert found == {
+    "devices": 4,
+    "lowered": {"_read_segment": True, "_read_part": True},
+    "texts": 2,
+    "tokens": 3,
+  }

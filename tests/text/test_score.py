@@ -43,6 +43,7 @@ def model():
   return make_model()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("fields", [{}, {"memory_start": "zeros"}])
 def test_a_batch_scores_each_text_as_if_it_were_alone(fields):
   model = make_model(**fields)
@@ -61,6 +62,7 @@ def test_a_batch_scores_each_text_as_if_it_were_alone(fields):
   assert whole[2]["perplexity"] is None
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("fields", models.MODELS, ids=str)
 def test_scores_equal_those_of_the_model_on_the_whole_text(fields):
   model = make_model(mem_len=40, **fields)
@@ -87,6 +89,7 @@ def test_scores_equal_those_of_the_model_on_the_whole_text(fields):
   assert np.abs(np.subtract(short, result["log_probs"])).max() > 0.01
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("fields", models.MODELS, ids=str)
 def test_carried_memory_reads_texts_as_one(fields):
   model = make_model(mem_len=40, **fields)

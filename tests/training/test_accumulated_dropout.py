@@ -104,6 +104,7 @@ def distance(one, other):
   return max(map(float, jax.tree.leaves(parts)))
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(("name", "parts"), CASES)
 def test_a_lane_drops_the_same_in_every_part_of_an_update(name, parts):
   (state, memory), metrics = after(name, 1)

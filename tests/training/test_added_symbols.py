@@ -40,6 +40,7 @@ def log_probs(config, params):
   return np.asarray(result, np.float64).reshape(-1, config.vocab_size)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   "name",
   [

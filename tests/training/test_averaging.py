@@ -4,6 +4,7 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 
 from tests import comparison
 from tests.training import test_step
@@ -53,6 +54,7 @@ def test_the_average_starts_as_a_copy_and_not_as_the_same_buffers():
     assert one.unsafe_buffer_pointer() != other.unsafe_buffer_pointer()
 
 
+@pytest.mark.rest
 def test_the_mean_of_the_parameters_begins_after_its_first_step():
   config = test_step.make_config(**{"train.asgd_start_step": 2})
   update = test_step.compiled(step_lib.train_segment, config)

@@ -56,6 +56,7 @@ def test_a_run_in_parts_is_the_run_in_one(
   assert np.abs(after - before).max() > 1e-3
 
 
+@pytest.mark.rest
 def test_hidden_states_score_what_validation_scored(workdir, data_dir):
   """Slots have no streaming form; both readers have the state of training."""
   updates = {"eval.split": "valid", "eval.memory": "hidden"}

@@ -205,6 +205,7 @@ def test_a_source_that_is_gone_costs_the_run_no_checkpoint(
   assert steps(workdir) == [4]
 
 
+@pytest.mark.rest
 def test_the_rate_is_lowered_until_the_loss_is_a_number(
   data_dir, tmp_path, monkeypatch
 ):
@@ -223,6 +224,7 @@ def test_the_rate_is_lowered_until_the_loss_is_a_number(
   assert all(math.isfinite(r["loss"]) for r in lines(tmp_path) if "loss" in r)
 
 
+@pytest.mark.rest
 def test_after_so_many_tries_the_run_stops_on_a_good_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):
@@ -241,6 +243,7 @@ def _nll(record):
   return record["nll"]
 
 
+@pytest.mark.rest
 def test_to_stop_names_the_checkpoint_from_before_and_the_ways_on(
   data_dir, tmp_path, monkeypatch
 ):

@@ -60,6 +60,7 @@ def test_a_killed_run_loses_the_time_since_its_checkpoint(
   assert again.seconds["compiling"] > first.seconds["compiling"]
 
 
+@pytest.mark.rest
 def test_the_first_evaluation_of_a_fine_tuned_run_is_no_update(
   data_dir, tmp_path
 ):

@@ -67,6 +67,7 @@ def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path, monkeypatch):
   test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
 
 
+@pytest.mark.rest
 def test_a_run_may_go_on_with_other_updates(data_dir, tmp_path, caplog):
   config = corpus.config(data_dir, **{"train.num_steps": 4})
   loop.train(config, str(tmp_path))

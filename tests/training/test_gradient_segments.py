@@ -170,6 +170,7 @@ FEW = {
 RESETS = ((1, 0, 0), (2, 1, 2))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("updates", "resets"),
   [
@@ -253,6 +254,7 @@ def test_a_chunk_is_a_loop_of_updates():
   comparison.assert_close(remembered, memory, roundings=30)
 
 
+@pytest.mark.rest
 def test_dropout_is_a_function_of_seed_step_and_segment():
   config = make_config(
     segments=2, **{"train.mem_len": 0, "model.dropout_rate": 0.3}

@@ -152,6 +152,7 @@ class FitsError(Exception):
   """The configuration and the vocabulary were found to fit."""
 
 
+@pytest.mark.some(24)
 @pytest.mark.parametrize(
   "name", [name for name in schema.FIELDS if name.startswith("model.")]
 )
@@ -191,6 +192,7 @@ def test_what_is_free_is_a_field():
   assert not free & shaping
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   ("layers", "changes", "fits"),
   [

@@ -49,6 +49,7 @@ def compile_to_the_bit(monkeypatch):
   monkeypatch.setattr(programs, "update", compiled)
 
 
+@pytest.mark.rest
 def test_intervals_need_not_be_multiples_of_a_call(data_dir, tmp_path, caplog):
   caplog.set_level("INFO")
   updates = {
@@ -181,6 +182,7 @@ def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
   assert test_step.distance(last, average) > 1e-3
 
 
+@pytest.mark.rest
 def test_a_mean_cannot_start_in_what_a_run_has_behind_it(data_dir, tmp_path):
   """The mean of all parameters since then cannot be made any more."""
 
@@ -200,6 +202,7 @@ def test_a_mean_cannot_start_in_what_a_run_has_behind_it(data_dir, tmp_path):
     train(**{"train.ema_decay": 0.5, "train.num_steps": 12})
 
 
+@pytest.mark.rest
 def test_other_lanes_start_with_empty_memory_and_a_warning(
   data_dir, tmp_path, caplog
 ):
@@ -213,6 +216,7 @@ def test_other_lanes_start_with_empty_memory_and_a_warning(
   assert steps(tmp_path)[-1] == 12
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("change", "keeps"),
   [
@@ -255,6 +259,7 @@ def test_another_width_is_refused_before_anything_is_written(
   assert steps(tmp_path) == [4]
 
 
+@pytest.mark.rest
 def test_clusters_without_room_for_the_text_are_a_warning(
   data_dir, tmp_path, caplog
 ):

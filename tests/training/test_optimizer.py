@@ -244,6 +244,7 @@ def test_muon_takes_orthogonal_steps_in_the_matrices_of_layers():
   assert num_matrices > 10
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   ("fields", "names"),
   [

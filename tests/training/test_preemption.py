@@ -61,6 +61,7 @@ def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(
   assert loop.train(config, str(tmp_path))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("owner", "name"),
   [(checkpoint.Checkpoints, "wait"), (resume, "start")],

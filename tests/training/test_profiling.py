@@ -30,6 +30,7 @@ def trace_after(step, monkeypatch):
   monkeypatch.setattr(profiling, "START_STEP", step)
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_trace_names_every_part_of_the_model(
   data_dir, tmp_path, caplog, monkeypatch

@@ -59,6 +59,7 @@ def change(before, after):
   return max(map(float, jax.tree.leaves(parts)))
 
 
+@pytest.mark.rest
 def test_context_has_gradient_and_no_loss():
   config = make_config(**{"train.context_len": CONTEXT})
   segment = make_segment(CONTEXT + LENGTH, LENGTH)
@@ -92,6 +93,7 @@ def test_context_has_gradient_and_no_loss():
   assert abs(float(other - value)) > 1e-3
 
 
+@pytest.mark.rest
 def test_a_padded_update_is_that_of_the_drawn_length():
   """Its rate, too, is in proportion to the length."""
   weights = np.zeros((LANES, 8), np.float32)
@@ -110,6 +112,7 @@ def test_a_padded_update_is_that_of_the_drawn_length():
   comparison.assert_close(one, half, roundings=30)
 
 
+@pytest.mark.rest
 def test_embedding_tables_have_a_rate_of_their_own():
   segment = make_segment(LENGTH, LENGTH)
   config = make_config(**{"train.embedding_rate_factor": 2.0})
@@ -127,6 +130,7 @@ def test_embedding_tables_have_a_rate_of_their_own():
     comparison.assert_close(one[name], expected, roundings=10)
 
 
+@pytest.mark.rest
 def test_both_rates_end_where_the_cosine_of_the_others_ends():
   cosine = {
     **{"train.schedule": "cosine", "train.num_steps": 20},

@@ -102,6 +102,7 @@ def test_a_pattern_without_a_parameter_is_refused(rules, message):
   assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.rest
 def test_a_run_goes_on_with_the_same_parameters_frozen(data_dir, tmp_path):
   def train(num_steps, *rules):
     values = {"train.num_steps": num_steps, "model.num_layers": 2}

@@ -176,6 +176,7 @@ def test_other_evaluations_are_not_compared(reference, data_dir, tmp_path):
   assert "validation (0)" in text
 
 
+@pytest.mark.rest
 def test_the_command_tells_by_its_status(data_dir, tmp_path):
   folders = [tmp_path / str(seed) for seed in (0, 1, 9)]
   for folder in folders[:2]:

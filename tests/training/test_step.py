@@ -187,6 +187,7 @@ def test_lanes_of_different_parts_drop_other_units():
   assert distance(hiddens[:, 0], hiddens[:, 1]) > 1e-3
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("penalty", ["activation", "temporal_activation"])
 def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   penalty,
@@ -312,6 +313,7 @@ def test_scoring_a_chunk_is_scoring_segment_by_segment():
   assert sums.nll.dtype == jnp.float32
 
 
+@pytest.mark.rest
 def test_the_recent_half_of_a_segment_is_learned():
   """As if the loader had given no weight to the rest; memory has all of it."""
   segments = make_segments()

@@ -65,6 +65,7 @@ def train(tmp_path, monkeypatch, tokens, caplog, *, ends=(40,), **updates):
   return run_history.read(str(tmp_path / "run")), said
 
 
+@pytest.mark.rest
 def test_a_run_on_random_tokens_is_warned_once(tmp_path, monkeypatch, caplog):
   """A new model is as good as the frequencies, which are equal.
 

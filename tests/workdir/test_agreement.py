@@ -10,7 +10,8 @@ from tests import test_main
 from tests.training import test_processes
 from tests.training.runs import steps
 
-pytestmark = pytest.mark.slow
+# Groups of processes: every case takes ten seconds of two cores.
+pytestmark = [pytest.mark.slow, pytest.mark.rest]
 
 DIFFERENCES = {  # What the last process of so many has, and what all say of it.
   "fields": (
@@ -30,8 +31,6 @@ DIFFERENCES = {  # What the last process of so many has, and what all say of it.
     "different data in config.data.dir: processes [1] differ from process 0;",
   ),
 }
-
-ESSENTIAL = ("fields", "none")  # The others are tried in `make test-rest`.
 
 
 @pytest.fixture(scope="module")
@@ -64,38 +63,19 @@ def group(folder, count, last):
   ]
 
 
-class Results(dict):
-  """What becomes of each group, by name; a part is run when it is needed."""
-
-  def __init__(self, folder):
-    self.folder = folder
-
-  def __missing__(self, name):
-    groups = {
-      name: group(self.folder, count, last)
-      for name, (count, last, _) in DIFFERENCES.items()
-    }
-    groups["none"] = group(self.folder, 2, ["--config.data.dir=FOLDER/copied"])
-    part = [
-      other for other in groups if (other in ESSENTIAL) == (name in ESSENTIAL)
-    ]
-    finished = test_main.finished_groups([groups[other] for other in part])
-    self.update(zip(part, finished, strict=True))
-    return self[name]
-
-
 @pytest.fixture(scope="module")
 def results(folder):
-  return Results(folder)
+  """What becomes of each group, by name."""
+  groups = {
+    name: group(folder, count, last)
+    for name, (count, last, _) in DIFFERENCES.items()
+  }
+  groups["none"] = group(folder, 2, ["--config.data.dir=FOLDER/copied"])
+  finished = test_main.finished_groups([*groups.values()])
+  return dict(zip(groups, finished, strict=True))
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(name, marks=() if name in ESSENTIAL else pytest.mark.rest)
-    for name in DIFFERENCES
-  ],
-)
+@pytest.mark.parametrize("name", DIFFERENCES)
 def test_a_difference_ends_all_processes_with_the_same_line(
   results, folder, name
 ):

@@ -184,6 +184,7 @@ def _damage_metadata(folder):
     path.write_text('{"memory_shapes": {"layers')
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   "harm",
   [_delete_half, _damage_arrays, _delete_description, _damage_metadata],

@@ -83,6 +83,7 @@ def track(make, *records):
   tracker.close()
 
 
+@pytest.mark.rest
 def test_a_class_of_ones_own_gets_the_lines_of_the_log(tmp_path, monkeypatch):
   (tmp_path / "own_tracker.py").write_text(OWN)
   monkeypatch.syspath_prepend(tmp_path)

@@ -35,6 +35,7 @@ def _refusing(rename):
   return refusing
 
 
+@pytest.mark.rest
 def test_a_mounted_bucket_needs_no_renaming_of_folders(
   data_dir, mounted, caplog
 ):

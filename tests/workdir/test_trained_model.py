@@ -99,6 +99,7 @@ def replace_by_a_folder(path):
   path.mkdir()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("harm", [cut, replace_by_a_folder])
 def test_a_damaged_file_matters_only_if_it_is_needed(tmp_path, harm):
   save(tmp_path / "run", [make_state(3)], nll={3: 1.0})

@@ -37,7 +37,9 @@ def read(path: str) -> Symbols:
       elif start == PICKLE_START:
         root = inert_pickle.load(file, path)
       else:  # One symbol a line; counts may follow, as in 1b_word_vocab.txt.
-        lines = file.read().decode("utf-8").removesuffix("\n").split("\n")
+        # A mark at its start (BOM) would belong to the first symbol.
+        text = file.read().decode("utf-8-sig")
+        lines = text.removesuffix("\n").split("\n")
         return Symbols(tuple(line.split()[0] for line in lines), False)
     if root == torch_file.LEGACY_MAGIC:
       root = torch_file.read(path).root

@@ -39,7 +39,8 @@ class TransformerXLConfig(transformers.PretrainedConfig):
   """
 
   model_type = "transformer-xl"
-  keys_to_ignore_at_inference = ("mems",)
+  # The Trainer adds a list to it.
+  keys_to_ignore_at_inference = ["mems"]  # noqa: RUF012
   attribute_map = {  # noqa: RUF012  (a plain dict is what transformers copies)
     "hidden_size": "d_model",
     "num_attention_heads": "n_head",
@@ -388,6 +389,9 @@ class TransformerXLForCausalLM(
   config_class = TransformerXLConfig
   # A constant that TransfoXL kept beside its parameters.
   _keys_to_ignore_on_load_unexpected = (r"pos_emb\.inv_freq",)
+  # The loss is a mean over the tokens of a call, so the Trainer is to divide it
+  # by the number of calls that an update takes.
+  accepts_loss_kwargs = False
 
   def __init__(self, config: TransformerXLConfig):
     super().__init__(config)
@@ -441,7 +445,8 @@ class TransformerXLForCausalLM(
     logits = self.crit(h, self.transformer.word_emb)
     loss = None
     if labels is not None:
-      targets = labels[:, 1 - logits.shape[1] :].flatten()
+      first = labels.shape[1] - logits.shape[1] + 1
+      targets = labels[:, first:].flatten()
       loss = functional.nll_loss(logits[:, :-1].flatten(0, 1), targets)
     # With an M of 0, `generate` reads the whole text for each token.
     is_kept = use_cache is not False and config.mem_len > 0

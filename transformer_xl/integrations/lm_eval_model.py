@@ -6,7 +6,7 @@ with the memory between them, so nothing is truncated.
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import tqdm
@@ -23,6 +23,17 @@ from transformer_xl.text import score as score_lib
 _SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 _KNOWN = (*_SAMPLING, "do_sample", "until", "max_gen_toks")
 _DEFAULT_NUM_TOKENS = 256  # As for the harness's own models.
+# What a task does not give: not what the run has, so that all models are asked
+# alike.
+_PLAIN: dict[str, Any] = {
+  "temperature": 0.0,
+  "top_k": 0,
+  "top_p": 1.0,
+  "repetition_penalty": 1.0,
+  "no_repeat_ngram": 0,
+  "num_samples": 1,
+  "stop": "",
+}
 
 _log = logging.getLogger(__name__)  # The harness's log, not absl's.
 
@@ -133,19 +144,25 @@ class HarnessModel(harness_model.LM):
   ) -> list[str]:
     """Continues each context until one of its stop texts, which is cut off.
 
-    One context after the other: a batch is of samples of the same context.
+    One context after the other: a batch is of samples of the same context. A
+    task that asks for several samples repeats the context, so each request has
+    a seed of its own.
     """
+    seed = self.model.config.seed
     result = []
     unknown: set[str] = set()
-    for request in tqdm.tqdm(requests, disable=disable_tqdm, desc="generate"):
+    shown = tqdm.tqdm(requests, disable=disable_tqdm, desc="generate")
+    for number, request in enumerate(shown):
       context, given = request.args
       options = harness_utils.normalize_gen_kwargs(given, _DEFAULT_NUM_TOKENS)
       unknown |= set(options) - set(_KNOWN)
       stops = [stop for stop in options["until"] if stop]
+      given_here = {key: options[key] for key in _SAMPLING if key in options}
       pieces = self.model.stream(
         context or self._prefix,
         num_tokens=options["max_gen_toks"],
-        **{name: options[name] for name in _SAMPLING if name in options},
+        seed=(seed + number) % 2**32,
+        **_PLAIN | given_here,
       )
       text = ""
       for piece in pieces:

@@ -42,9 +42,10 @@ def lower(
     state = reader.start(frozen, batch_size=1)
     hidden, state = reader.read(frozen, state, jnp.zeros((1, 1), jnp.int32))
     recent = jnp.zeros((sampling.window(generate),), jnp.int32)
+    zero = jnp.zeros((), jnp.int32)
     count = generate.num_samples
-    drawing = sampling.begin(state, hidden, recent, num_samples=count)
-    return frozen, reader.head(frozen), drawing, keys, jnp.zeros((), jnp.int32)
+    drawing = sampling.begin(state, hidden, recent, zero, num_samples=count)
+    return frozen, reader.head(frozen), drawing, keys, zero
 
   with jax.set_mesh(mesh):
     abstract = jax.eval_shape(

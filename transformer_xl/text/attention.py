@@ -19,6 +19,7 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
+from transformer_xl.model.mixers import compressive
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 
@@ -78,6 +79,7 @@ def read(
   num_heads = config.model.num_heads
   weights = np.zeros((len(chosen), num_heads, length, length), np.float32)
   for start in range(0, length, segment_len):
+    num_waiting = _num_waiting(memory)
     found, memory = _read_segment(
       params,
       memory,
@@ -88,7 +90,7 @@ def read(
     # The last keys are those of the memory and the segment, in the order of
     # the text; keys in front of them are no tokens.
     stop = min(start + segment_len, length)
-    first = max(start - mem_len, 0)
+    first = max(start - mem_len - num_waiting, 0)
     end = found.shape[-1] - (start + segment_len - stop)
     # No layer may reach as far back as the memory.
     num_keys = min(stop - first, end)
@@ -97,6 +99,16 @@ def read(
     ]
   tokens = [model.vocabulary.symbol(token) for token in ids]
   return Attention(text, tokens, chosen, weights)
+
+
+def _num_waiting(memory: network.State) -> int:
+  """How many tokens have left the memory and are not compressed yet."""
+  numbers = [
+    np.max(layers.num_waiting)
+    for layers in memory.layers
+    if isinstance(layers, compressive.Memory)
+  ]
+  return int(max(numbers, default=0))
 
 
 def _numbers(

@@ -38,12 +38,14 @@ class TextState(NamedTuple):
     memory: what the model remembers after whole segments.
     recent: the newest tokens of these segments.
     unread: the tokens after them.
+    num_read: how many tokens these segments have.
   """
 
   origin: language_model.Origin
   memory: reader_lib.State
   recent: np.ndarray
   unread: np.ndarray
+  num_read: int
 
   def __repr__(self) -> str:
     return f"<state of a text, read by {self.origin}>"
@@ -52,6 +54,11 @@ class TextState(NamedTuple):
   def newest(self) -> np.ndarray:
     """The newest tokens of the text."""
     return np.concatenate([self.recent, self.unread])
+
+  @property
+  def num_tokens(self) -> int:
+    """The number of all tokens of the text."""
+    return self.num_read + len(self.unread)
 
   def extended(self, tokens: np.ndarray) -> "TextState":
     """The state with more tokens at the end of the text."""
@@ -94,7 +101,7 @@ _decode = jax.jit(
 def empty_state(model: language_model.LanguageModel) -> TextState:
   """The state before the first token of a text."""
   nothing = np.zeros(0, model.vocabulary.dtype)
-  return TextState(model.origin, model.start(1), nothing, nothing)
+  return TextState(model.origin, model.start(1), nothing, nothing, num_read=0)
 
 
 def read_prompt(
@@ -122,6 +129,7 @@ def read_prompt(
     memory=before,
     recent=recent[-sampling.REPETITION_WINDOW :],
     unread=text.unread[last:],
+    num_read=text.num_read + last,
   )
   return text, memory, hidden
 
@@ -166,7 +174,8 @@ def stream(
     vocab_size=model.vocabulary.size,
   )
   hidden = hidden.astype(reader.config.dtype)
-  drawing = _begin(state, hidden, recent, num_samples=len(keys))
+  start = np.int32(text.num_tokens)
+  drawing = _begin(state, hidden, recent, start, num_samples=len(keys))
   head = reader.head(frozen)
   drawing_config = _only_drawing(config)
 

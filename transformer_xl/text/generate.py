@@ -314,16 +314,16 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """
   options = config.generate
   text = _read_prompt(options)
-  model = language_model.load(
+  with language_model.loaded(
     config,
     workdir,
     mem_len=options.mem_len,
     segment_len=options.segment_len,
-  )
-  parts = generate(model, text, options, seed=config.seed)
-  _print(text)
-  for progress in parts:
-    _print(progress.piece)
+  ) as model:
+    parts = generate(model, text, options, seed=config.seed)
+    _print(text)
+    for progress in parts:
+      _print(progress.piece)
   found = progress.result  # The last has everything.
   assert found is not None
   _print("\n")
@@ -376,7 +376,7 @@ def stop_tokens(
   """
   if not text:
     return ()
-  tokens = vocabulary.encode(text)
+  tokens = inputs.encode(vocabulary, text, "generate.stop")
   symbols = [vocabulary.symbols[token] for token in tokens]
   if not symbols or getattr(vocabulary, "unk", None) in symbols:
     raise errors.UserError(

@@ -1,5 +1,6 @@
 """Input texts: reading files of them, and converting them to token streams."""
 
+import difflib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +25,8 @@ class Text(NamedTuple):
 class Stream(NamedTuple):
   """The tokens that one lane reads."""
 
-  tokens: np.ndarray  # [num_tokens].
-  owners: np.ndarray  # [num_tokens] indices of texts; -1 for a prefix.
-  texts: list[int]  # Indices of all texts, including empty ones.
+  tokens: np.ndarray  # [num_tokens], those of prefixes included.
+  texts: dict[int, slice]  # Where each text is, by its index.
 
 
 def read_file(path: str, *, field: str) -> str:
@@ -88,7 +88,7 @@ def from_python(values: Sequence[object], *, memory: str) -> list[Text]:
   for number, value in enumerate(values, start=1):
     text = Text(value, memory) if isinstance(value, str) else None
     if isinstance(value, Mapping):
-      text = _from_object(value, memory)
+      text = _from_object(value, memory, f"text {number}")
     if text is None:
       shown = " ".join(repr(value).split())[:60]
       raise errors.UserError(
@@ -101,7 +101,7 @@ def from_python(values: Sequence[object], *, memory: str) -> list[Text]:
 
 def _parse_object(number: int, line: str, memory: str) -> Text:
   try:
-    text = _from_object(json.loads(line), memory)
+    text = _from_object(json.loads(line), memory, f"line {number}")
   except (ValueError, RecursionError):
     text = None
   if text is None:
@@ -112,10 +112,20 @@ def _parse_object(number: int, line: str, memory: str) -> Text:
   return text
 
 
-def _from_object(value: object, memory: str) -> Text | None:
-  """The text of a JSON object; None if it is not as it should be."""
+def _from_object(value: object, memory: str, name: str) -> Text | None:
+  """The text of a JSON object; None if it is not as it should be.
+
+  Raises:
+    UserError: a key is nearly one of ours. Others are the user's own.
+  """
   if not isinstance(value, Mapping):
     return None
+  for key in value:
+    near = difflib.get_close_matches(str(key), Text._fields, 1)
+    if near and key not in Text._fields:
+      raise errors.UserError(
+        f"{name} has {key!r}, which means nothing; did you mean {near[0]}?"
+      )
   text = value.get("text")
   policy = value.get("memory", memory)
   if not isinstance(text, str) or policy not in POLICIES:
@@ -138,19 +148,21 @@ def streams(
       "token of a text would have no context; set --config.score.prefix to "
       "text that has some, or to nothing to leave first tokens unscored."
     )
-  nobody = np.full(len(before), -1)
-  groups: list[tuple[list, list, list]] = []  # Parts of each stream's fields.
+  parts: list[list[np.ndarray]] = []  # Of each stream.
+  places: list[dict[int, slice]] = []
   for index, (text, memory) in enumerate(texts):
-    if memory == "fresh" or not groups:
-      groups.append(([], [], []))
+    if memory == "fresh" or not parts:
+      parts.append([])
+      places.append({})
+      end = 0
     encoded = encode(vocabulary, text, f"text {index + 1}")
-    tokens, owners, indices = groups[-1]
-    tokens += [before, encoded]
-    owners += [nobody, np.full(len(encoded), index)]
-    indices.append(index)
+    start = end + len(before)
+    end = start + len(encoded)
+    parts[-1] += [before, encoded]
+    places[-1][index] = slice(start, end)
   return [
-    Stream(np.concatenate(tokens), np.concatenate(owners), indices)
-    for tokens, owners, indices in groups
+    Stream(np.concatenate(tokens), texts)
+    for tokens, texts in zip(parts, places, strict=True)
   ]
 
 

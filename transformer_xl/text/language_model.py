@@ -1,8 +1,9 @@
 """Loads a trained model with its vocabulary, to generate and score text."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -152,16 +153,19 @@ def check_origin(origin: Origin, model: LanguageModel) -> None:
     )
 
 
-def load(
+@contextlib.contextmanager
+def loaded(
   config: schema.ExperimentConfig,
   workdir: str,
   *,
   mem_len: int,
   segment_len: int,
-) -> LanguageModel:
+) -> Iterator[LanguageModel]:
   """Loads a run's model and vocabulary from its workdir alone.
 
-  The model is placed on the mesh of `config.mesh`. For the lengths see `make`.
+  The model is placed on the mesh of `config.mesh`, and is to be read inside the
+  context, where that mesh is set: kernels are split by it. For the lengths see
+  `make`.
 
   Raises:
     UserError: the workdir has no such checkpoint or no vocabulary, or the
@@ -170,7 +174,7 @@ def load(
   config, vocabulary = run_vocabulary.load_for(config, workdir)
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
-    return make(
+    yield make(
       config,
       model.params,
       vocabulary,

@@ -1,7 +1,7 @@
 """Draws tokens one after another in a compiled loop.
 
 Every sample depends only on its own random key, so it is the same alone as
-among others.
+among others. A token is drawn with that key and its position in the text.
 
 Shapes: S samples, W recent tokens, C tokens per call, n candidates, V
 vocabulary.
@@ -33,6 +33,7 @@ class Drawing(NamedTuple):
   state: reader_lib.State
   hidden: jt.Float[shapes.Array, "S 1 D"]  # After the last token.
   recent: jt.Int[shapes.Array, "S W"]  # Newest last; V for no token.
+  start: jt.Int[shapes.Array, ""]  # Position in the text of the first token.
   length: jt.Int[shapes.Array, "S"]  # Tokens drawn so far.
   done: jt.Bool[shapes.Array, "S"]
 
@@ -45,14 +46,16 @@ def begin(
   state: reader_lib.State,
   hidden: jt.Float[shapes.Array, "1 1 D"],
   recent: jt.Int[shapes.Array, "W"],
+  start: jt.Int[shapes.Array, ""],
   *,
   num_samples: int,
 ) -> Drawing:
-  """Starts all samples from the state after the prompt."""
+  """Starts all samples from the state after the `start` tokens of a text."""
   return Drawing(
     state.repeat_lane(num_samples),
     jnp.repeat(hidden, num_samples, axis=0),
     jnp.tile(recent[None], (num_samples, 1)),
+    start,
     jnp.zeros((num_samples,), jnp.int32),
     jnp.zeros((num_samples,), bool),
   )
@@ -95,7 +98,8 @@ def decode(
     if stop:
       ends = recent[:, -len(stop) :] == jnp.asarray(stop, jnp.int32)[None]
       done |= jnp.all(ends, axis=1) & (length >= len(stop))
-    return index + 1, Drawing(state, hidden, recent, length, done), tokens
+    drawing = Drawing(state, hidden, recent, drawing.start, length, done)
+    return index + 1, drawing, tokens
 
   def should_continue(carry: _Carry) -> jax.Array:
     index, drawing, _ = carry
@@ -130,7 +134,7 @@ def _choose(
     )
     recent = drawing.recent[:, -window(config) :]
     log_probs = jax.vmap(penalise)(log_probs, tokens, recent)
-  keys = jax.vmap(jax.random.fold_in)(keys, drawing.length)
+  keys = jax.vmap(jax.random.fold_in)(keys, drawing.start + drawing.length)
   chosen = jax.vmap(functools.partial(draw, config=config))(log_probs, keys)
   return jnp.take_along_axis(tokens, chosen[:, None], axis=1)
 

@@ -170,38 +170,46 @@ def score(
     top_k=options.top_k,
   )
   return [
-    _text_score(model, texts[index], index, part, scores)
+    _text_score(model, texts[index], place, part.tokens[place], scores)
     for part, scores in zip(parts, scored, strict=True)
-    for index in part.texts
+    for index, place in part.texts.items()
   ]
 
 
 def _text_score(
   model: language_model.LanguageModel,
   text: inputs_lib.Text,
-  index: int,
-  part: inputs_lib.Stream,
+  place: slice,
+  tokens: np.ndarray,
   scores: TokenScores,
 ) -> TextScore:
-  """The score of the text number `index`, which is in this stream."""
-  positions = np.flatnonzero(part.owners == index)
-  known = positions[positions > 0] - 1
-  nll = float(np.sum(scores.nll[known], dtype=np.float64))
-  unscored = [None] * (len(positions) - len(known))
+  """The score of a text of these tokens, which are at this place of a stream.
+
+  The scores are those of the stream.
+  """
+  # The first token of a stream has no context.
+  first = max(place.start, 1)
+  stop = max(place.stop, first)
+  scored = slice(first - 1, stop - 1)
+  count = stop - first
+  nll = float(np.sum(scores.nll[scored], dtype=np.float64))
+  unscored = [None] * (len(tokens) - count)
   top = None
   if scores.top_tokens.shape[1]:
     top = unscored + [
-      model.candidates(scores.top_tokens[i], scores.top_log_probs[i])
-      for i in known
+      model.candidates(ids, log_probs)
+      for ids, log_probs in zip(
+        scores.top_tokens[scored], scores.top_log_probs[scored], strict=True
+      )
     ]
   return TextScore(
     text.text,
     text.memory,
     nll,
-    len(known),
-    nats.perplexity(nll / len(known)) if len(known) else None,
-    [model.vocabulary.symbol(i) for i in part.tokens[positions]],
-    unscored + (-scores.nll[known]).tolist(),
+    count,
+    nats.perplexity(nll / count) if count else None,
+    [model.vocabulary.symbol(i) for i in tokens],
+    unscored + (-scores.nll[scored]).tolist(),
     top,
   )
 
@@ -271,13 +279,13 @@ def run(
   """
   options = config.score
   texts = _read_texts(options)
-  model = language_model.load(
+  with language_model.loaded(
     config,
     workdir,
     mem_len=options.mem_len,
     segment_len=options.segment_len,
-  )
-  scores = score(model, texts, options)
+  ) as model:
+    scores = score(model, texts, options)
   count = sum(one.num_tokens for one in scores)
   nll = sum(one.nll for one in scores) / max(count, 1)
   if not count:

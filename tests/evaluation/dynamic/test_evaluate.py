@@ -63,6 +63,7 @@ def scores(config, *, rate):
     return evaluator(tiny.params(config.model), rule)
 
 
+@pytest.mark.rest
 def test_statistics_are_of_the_targets_that_updates_learn(tmp_path):
   """Where only answers count, the gradients of the text are not measured."""
   preparation.prepare(
@@ -209,6 +210,7 @@ def test_a_sweep_equals_each_setting_alone(data_dir, workdir, caplog):
   assert "lowest perplexity of 8" in caplog.text
 
 
+@pytest.mark.rest
 def test_divergence_is_null(data_dir, workdir, caplog):
   caplog.set_level("INFO")
   updates = {"eval.dynamic.kind": "sgd", "eval.dynamic.learning_rate": (1e30,)}

@@ -272,6 +272,7 @@ def test_mean_squares_equal_those_of_each_gradient_alone(data_dir):
   assert sizes["shared"] < 0.9 * sizes["apart"]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
   rule = make_rule(kind, learning_rate=0.0)
@@ -331,6 +332,7 @@ def other_token(these, step, lane):
   return these._replace(segment=segment)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("lanes", "cache"), [("apart", 20), ("shared", 0)])
 def test_a_token_changes_no_earlier_loss_and_no_other_lane(
   data_dir, lanes, cache

@@ -102,6 +102,7 @@ def test_the_model_with_the_kernel_equals_the_oracle(encoding):
   assert worst < test_oracle.ROUNDING
 
 
+@pytest.mark.rest
 def test_a_mesh_of_devices_gives_the_same_numbers():
   """Eight forced devices take their own process."""
   subprocess.run(

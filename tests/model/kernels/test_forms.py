@@ -27,6 +27,7 @@ MORE_SIZES = (
 )
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("form", cases.FORMS)
 @pytest.mark.parametrize(
   ("sizes", "encoding", "rate"),

@@ -44,6 +44,7 @@ def arguments(segment_len, slots, *, encoding, slot):
   return inputs
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("encoding", ["relative", "alibi", "none"])
 @pytest.mark.parametrize(
   ("segment_len", "slot"),
@@ -65,6 +66,7 @@ def test_the_kernel_attends_as_xla_does(segment_len, slot, encoding):
   assert np.abs(found - ring.ring_attention(nearer)).max() > 0.1
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
   ("encoding", "same_length"),
   [("relative", True), ("alibi", False), ("shaw", True), ("rope", False)],
