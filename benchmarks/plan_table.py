@@ -52,7 +52,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PLANS = ROOT / "docs/measurements/plans.jsonl"
 PAGE = ROOT / "docs/measurements/tpu.md"
 GUIDE = ROOT / "docs/tpu.md"
-# A change in these files may change a plan; the others compile nothing.
+# A change in these files may change a plan: they compile it, or count.
 PLANNED_CODE = (
   "transformer_xl/model/**/*.py",
   "transformer_xl/training/averaging.py",
@@ -62,6 +62,8 @@ PLANNED_CODE = (
   "transformer_xl/training/step.py",
   "transformer_xl/evaluation/evaluator.py",
   "transformer_xl/planning/plan.py",
+  "transformer_xl/planning/hlo_cost.py",
+  "transformer_xl/hardware.py",
   "transformer_xl/mesh*.py",
 )
 # Lanes per chip on every slice, chosen so that 8, 16, 32 or 64 chips have the

@@ -22,6 +22,8 @@ from typing import Any
 from absl import app
 from absl import flags
 
+from transformer_xl import signals
+
 _STEPS = flags.DEFINE_integer("steps", 200_000, "Total number of updates.")
 _RESUMES = flags.DEFINE_integer("resumes", 20, "Processes after the first.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/soak", "Must be new.")
@@ -67,7 +69,8 @@ def _live(workdir: str, end: int) -> list[dict[str, float]]:
       process.send_signal(signal.SIGTERM)
       is_stopping = True
     time.sleep(_INTERVAL)
-  if process.returncode:
+  expected = (0, signals.TERMINATED) if is_stopping else (0,)
+  if process.returncode not in expected:
     sys.exit(f"the run ended with {process.returncode}: see {workdir}.log")
   return samples
 

@@ -42,15 +42,20 @@ def define_flags() -> None:
   )
   for name in _sizes():
     flags.DEFINE_integer(name, None, "Instead of the task's own.")
-  flags.DEFINE_string("dtype", "float32", "Number format.")
-  flags.DEFINE_integer("rounds", 7, "Number of timed calls.")
+  flags.DEFINE_enum(
+    "dtype", "float32", ["float32", "bfloat16", "auto"], "Number format."
+  )
+  flags.DEFINE_integer("rounds", 7, "Number of timed calls.", lower_bound=1)
   flags.DEFINE_string("table", None, "Markdown file to write.")
 
 
 def main(argv: list[str]) -> None:
   del argv
   chosen = flags.FLAGS
-  changes: dict[str, Any] = {"dtype": chosen.dtype}
+  dtype = chosen.dtype
+  if dtype == "auto":
+    dtype = hardware.fast_dtype()
+  changes: dict[str, Any] = {"dtype": dtype}
   changes |= {
     name: chosen[name].value
     for name in _sizes()

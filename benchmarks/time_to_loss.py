@@ -56,6 +56,11 @@ def main(argv: list[str]) -> None:
   chosen = flags.FLAGS
   os.sched_setaffinity(0, map(int, chosen.cores))
   workdir = os.path.abspath(chosen.workdir)
+  if os.path.isdir(workdir) and os.listdir(workdir):
+    sys.exit(
+      f"{workdir} has files, and what is finished there would take no time; "
+      "name a new --workdir."
+    )
   data = os.path.join(workdir, "data")
   preparation.prepare(
     dataset="text",

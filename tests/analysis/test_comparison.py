@@ -2,8 +2,10 @@
 
 import json
 import math
+import shutil
 import signal
 
+import jax
 import numpy as np
 import pytest
 
@@ -144,6 +146,42 @@ def test_a_folder_keeps_one_training_also_before_its_end(
     with pytest.raises(errors.UserError, match=text):
       a_study(data_dir, tmp_path, *lines, **updates)
   assert len(trained) == 2  # `c` is not trained before `b` is refused.
+
+
+def test_text_that_was_prepared_again_is_another_text(
+  tmp_path, trained, monkeypatch
+):
+  folder = tmp_path / "study"
+
+  def study_of(**lengths):
+    monkeypatch.setattr(corpus, "TOKENS", corpus.TOKENS | lengths)
+    shutil.rmtree(tmp_path / "data", ignore_errors=True)
+    a_study(corpus.write(tmp_path / "data"), folder, "base: ")
+
+  study_of()
+  study_of()
+  assert trained.read == [("valid", f"{folder}/base")]
+  study_of(valid=210)
+  assert len(trained.read) == 2
+  with pytest.raises(errors.UserError, match=r"with data\.train_sha256="):
+    study_of(train=1002)
+
+
+def test_a_row_states_when_and_where_it_was_measured(
+  data_dir, tmp_path, trained
+):
+  a_study(data_dir, tmp_path, "base: ")
+  kept = tmp_path / "base" / "results" / "trial.json"
+  content = json.loads(kept.read_text())
+  content["measured"][0] |= {"date": "2020-01-02", "device": "abacus"}
+  kept.write_text(json.dumps(content))
+  result = a_study(data_dir, tmp_path, "base: ", "more: train.mem_len=4")
+  before, now = result["rows"]
+  assert (before["date"], before["device"]) == ("2020-01-02", "abacus")
+  assert now["date"] > "2026"
+  assert now["device"] == jax.devices()[0].device_kind
+  table = (tmp_path / "results" / "study.md").read_text()
+  assert table.count("one seed") == 2
 
 
 def test_the_best_learning_rate_is_that_of_the_validation_split(
@@ -415,6 +453,12 @@ def test_an_ablation_that_cannot_be_is_one_line_before_the_first_update(
   with pytest.raises(errors.UserError, match=text):
     an_ablation(data_dir, tmp_path, "recurrent-rope-all", *rows, **updates)
   assert not trained
+
+
+def test_an_ablation_without_rows_is_refused(data_dir):
+  config = corpus.config(data_dir, **RUN, **{"analysis.rows": ()})
+  with pytest.raises(errors.UserError, match="needs rows to compare; set --co"):
+    ablation.rows_of(config)
 
 
 def test_the_mean_of_seeds_stands_with_half_their_range(

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.analysis import group
 from transformer_xl.analysis import recl
+from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.workdir import trained_model
 
@@ -195,6 +198,23 @@ def test_members_of_a_group_are_evaluated_as_the_first_one(folder):
   assert first["perplexity"] == second["perplexity"]
   assert first["settings"] == second["settings"]
   assert first["settings"]["parameters"] == "raw"
+
+
+def test_runs_of_a_group_have_different_names(tmp_path):
+  """As seeds of a study, whose folders have the same name."""
+  folders = [f"{tmp_path}/seed_{seed}/base" for seed in (0, 1)]
+  other = f"{tmp_path}/other"
+  data = corpus.write(tmp_path / "data")
+  for folder in (*folders, other):
+    config = runs.write(data, folder)
+  of_all = {"analysis.group": (folders[0], folders[1], f"{folders[1]}/")}
+  config = load.replaced(config, of_all)
+  read = [folder for folder, _ in group.configurations(config, folders[0])]
+  assert [os.path.normpath(folder) for folder in read] == folders
+  names = group.names(config, folders[0])
+  assert len({*names.values()}) == len(read) == 2
+  config = load.replaced(config, {"analysis.group": (folders[0],)})
+  assert [*group.names(config, other).values()] == ["other", "base"]
 
 
 def test_a_group_is_compared_and_drawn(folder):

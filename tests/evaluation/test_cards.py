@@ -120,6 +120,14 @@ def test_a_memory_longer_than_the_split_is_cut_before_anything_is_computed(
   assert card["nll"] == splits.score(config, mem_len=149, seed=3).nll / 149
 
 
+def test_a_cache_longer_than_the_split_is_cut(data_dir, workdir, caplog):
+  sizes = {"eval.cache.size": 10**9, "eval.cache.share": (0.2,)}
+  config = corpus.config(data_dir, **{"eval.mem_len": (8,)}, **sizes)
+  *_, card = evaluate.run(config, workdir)
+  assert card["cache"]["size"] == 149
+  assert "eval.cache.size=1000000000 is longer than the test s" in caplog.text
+
+
 def test_a_memory_of_zeros_is_as_long_as_asked(data_dir, workdir):
   """All of them are attended to, however short the split is."""
   options = {"model.memory_start": "zeros", "eval.mem_len": (149, 300)}

@@ -81,8 +81,14 @@ def rows_of(config: schema.ExperimentConfig) -> list[variants.Variant]:
   """The rows of `config.analysis.rows` as variants of the experiment.
 
   Raises:
-    UserError: a name does not have three parts, or one of them is unknown.
+    UserError: there are none, a name does not have three parts, or one of them
+      is unknown.
   """
+  if not config.analysis.rows:
+    raise errors.UserError(
+      "--mode=ablation needs rows to compare; set --config.analysis.rows, as "
+      "in \"('recurrent-relative-all',)\"."
+    )
   rows = [parse(config, name) for name in config.analysis.rows]
   if not config.analysis.equal_memory:
     return rows

@@ -59,7 +59,10 @@ class Row(NamedTuple):
   # At `length`, a list for each seed with a number for each bin, as in
   # `trials.Measurement`; empty where nothing but losses is measured.
   bins_by_seed: list[list[float]]
-  commit: str | None  # The code's, when it trained and measured the first seed.
+  # Of the code, the device and the day, when the first seed was measured.
+  commit: str | None
+  device: str
+  date: str
   seconds_per_token: costs.Seconds | None = None  # If the model was timed.
   # Seconds of training, divided by those of the first row.
   relative_seconds: float | None = None
@@ -286,6 +289,8 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row:
     nll_by_seed=by_seed,
     bins_by_seed=[each.bins[length] for each in measured if each.bins],
     commit=measured[0].commit,
+    device=measured[0].device,
+    date=measured[0].date,
   )
 
 

@@ -1,6 +1,7 @@
 """The runs that an analysis compares: its own and `config.analysis.group`."""
 
 import dataclasses
+import os
 from collections.abc import Iterator
 
 from transformer_xl import storage
@@ -34,7 +35,7 @@ def configurations(
     UserError: the configuration of a run is missing or damaged.
   """
   runs = [(workdir, config)]
-  for folder in config.analysis.group:
+  for folder in _others(config, workdir):
     saved = load.from_config_dict(load.saved(folder))
     values = {f"eval.{name}": getattr(config.eval, name) for name in _SHARED}
     other = dataclasses.replace(
@@ -45,6 +46,27 @@ def configurations(
     )
     runs.append((folder, other))
   return runs
+
+
+def _others(config: schema.ExperimentConfig, workdir: str) -> list[str]:
+  """The workdirs of the group, each once, and without the first run's."""
+  by_place = {os.path.normpath(each): each for each in config.analysis.group}
+  by_place.pop(os.path.normpath(workdir), None)
+  return [*by_place.values()]
+
+
+def names(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
+  """How the runs are called in tables and pictures, by their workdirs.
+
+  As their folders are, or by their whole paths if two folders have one name.
+  """
+  folders = [workdir, *_others(config, workdir)]
+  result = {
+    folder: os.path.basename(os.path.normpath(folder)) for folder in folders
+  }
+  if len({*result.values()}) < len(folders):
+    result = {folder: folder for folder in folders}
+  return result
 
 
 def checked(

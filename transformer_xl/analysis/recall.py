@@ -11,7 +11,6 @@ measures its rows by the same functions.
 import functools
 import itertools
 import math
-import os
 from typing import Any, NamedTuple
 
 import jax
@@ -123,11 +122,12 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "num_answers": distances.num_answers,
     "curves": [],
   }
+  names = group.names(config, workdir)
   for folder, model in group.subjects(config, workdir):
     for mem_len in model.config.eval.mem_len:
       guesses = guess(model, mem_len, warmup_len=distances.distances[-1][1])
       curve = {
-        "name": os.path.basename(os.path.normpath(folder)),
+        "name": names[folder],
         "workdir": folder,
         "checkpoint_step": model.step,
         "num_parameters": network.num_parameters(model.params),

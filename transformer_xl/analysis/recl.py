@@ -13,7 +13,6 @@ Shapes: G models, C contexts, T tokens.
 """
 
 import itertools
-import os
 from typing import Any, NamedTuple
 
 import jax
@@ -138,12 +137,13 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """
   contexts = _contexts(config)
   models, found = [], []
+  names = group.names(config, workdir)
   for folder, subject in group.subjects(config, workdir):
     found.append(measure(subject, contexts))
     means = found[-1].mean(axis=1)
     models.append(
       {
-        "name": os.path.basename(os.path.normpath(folder)),
+        "name": names[folder],
         "workdir": folder,
         "checkpoint_step": subject.step,
         "settings": _settings(subject.config, contexts),

@@ -12,13 +12,11 @@ with `data.reset_at_documents` the loss by the position in a document
 """
 
 import dataclasses
-import datetime
 import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
@@ -177,8 +175,6 @@ def fields(row: comparison.Row) -> dict[str, Any]:
       "split": config.eval.split,
       **settings.of_evaluation(config, row.length),
     },
-    "device": jax.devices()[0].device_kind,
-    "date": datetime.date.today().isoformat(),
   }
 
 
@@ -208,7 +204,9 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
         text = f"{nats.perplexity(row.nll_by_length[length]):.1f}"
       is_compared = length == row.length
       cells[f"PPL, memory {length}"] = f"**{text}**" if is_compared else text
-    cells["spread"] = f"{100 * math.expm1(row.spread):.1f} %"
+    cells["spread"] = "one seed"
+    if len(row.nll_by_seed[row.length]) > 1:
+      cells["spread"] = f"{100 * math.expm1(row.spread):.1f} %"
     cells["at equal tokens"] = _percent(row.at_equal_tokens)
     if cells["at equal tokens"] and row.is_noise:
       cells["at equal tokens"] += " (noise)"

@@ -6,6 +6,7 @@ that it depends on. A command that was interrupted goes on where it stopped.
 """
 
 import dataclasses
+import datetime
 import functools
 import json
 import math
@@ -13,6 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 from absl import logging
 from flax import traverse_util
 
@@ -21,6 +23,7 @@ from transformer_xl import storage
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
@@ -57,7 +60,10 @@ class Measured(NamedTuple):
   num_parameters: int
   checkpoint_step: int
   bins: dict[int, list[float]]  # As in Measurement.
-  commit: str | None  # The code's, when it trained and measured the trial.
+  # Of the code, the device and the day, when the trial was measured.
+  commit: str | None
+  device: str
+  date: str
 
 
 def check(trial: variants.Trial) -> None:
@@ -99,7 +105,8 @@ def measure(
   """
   config = load.replaced(trial.config, {"eval.split": split})
   evaluation = dataclasses.asdict(config.eval)
-  asked = _as_read({"eval": evaluation, "lengths": [*lengths]})
+  text = _sha256(config, split)
+  asked = _as_read({"eval": evaluation, "lengths": [*lengths], "text": text})
   if_diverged = _as_read({"divergence": dataclasses.asdict(config.divergence)})
   kept = _read(trial.folder)
   accepted = [asked, if_diverged] if may_diverge else [asked]
@@ -120,7 +127,9 @@ def measure(
           ]
           for length, values in known["bins"].items()
         },
-        commit=known.get("commit"),
+        commit=known["commit"],
+        device=known["device"],
+        date=known["date"],
       )
 
   kept["trained_with"] = _trained_with(trial.config)
@@ -138,7 +147,7 @@ def measure(
       num_parameters=0,
       checkpoint_step=0,
       bins={},
-      commit=_commit(),
+      **_provenance(),
     )
   else:
     model = evaluate.load(config, trial.folder)
@@ -148,16 +157,31 @@ def measure(
       num_parameters=network.num_parameters(model.params),
       checkpoint_step=model.step,
       bins=measurement.bins,
-      commit=_commit(),
+      **_provenance(),
     )
   kept["measured"].append({"asked": asked, **found._asdict()})
   _write(trial.folder, kept)
   return found
 
 
+def _provenance() -> dict[str, Any]:
+  """What a measurement states of the code, the device and the day."""
+  return {
+    "commit": _commit(),
+    "device": jax.devices()[0].device_kind,
+    "date": datetime.date.today().isoformat(),
+  }
+
+
 @functools.cache  # The code that runs is that of the start.
 def _commit() -> str | None:
   return run_record.git_commit()
+
+
+def _sha256(config: schema.ExperimentConfig, split: str) -> str:
+  """Identifies the text of a split, which may be prepared again."""
+  meta = token_file.read_meta(config.data.dataset_dir)
+  return meta["splits"][split]["sha256"]
 
 
 def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
@@ -168,7 +192,7 @@ def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
   groups = {
     "model": dataclasses.asdict(config.model),
     "train": dataclasses.asdict(config.train),
-    "data": data,
+    "data": {**data, "train_sha256": _sha256(config, "train")},
     "seed": config.seed,
   }
   named = traverse_util.flatten_dict(groups, sep=".")

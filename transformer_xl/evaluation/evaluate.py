@@ -89,18 +89,27 @@ def load(
 
 
 def _within_split(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
-  """Cuts memories that are longer than the split, which never fills them.
+  """Cuts memories and caches longer than the split, which never fills them.
 
   Arrays are as long as the memory: a length with some zeros too many would
   need more of the device than it has. A memory that starts with zeros, which
   are attended to, is full from the start, and each length has other losses.
   """
   evaluation = config.eval
-  if config.model.memory_start == "zeros":
-    return config
   file = token_file.open_split(config.data.dataset_dir, evaluation.split)
   longest = max(1, len(file.tokens) - 1)
-  if max(evaluation.mem_len) <= longest:
+  if evaluation.cache.size > longest:
+    logging.warning(
+      "eval.cache.size=%s is longer than the %s split, which has %d tokens "
+      "before the last one; it is evaluated with %d.",
+      evaluation.cache.size,
+      evaluation.split,
+      longest,
+      longest,
+    )
+    config = load_lib.replaced(config, {"eval.cache.size": longest})
+  is_full = config.model.memory_start == "zeros"
+  if is_full or max(evaluation.mem_len) <= longest:
     return config
   logging.warning(
     "eval.mem_len=%s is longer than the %s split, which has %d tokens before "

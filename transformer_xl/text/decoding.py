@@ -174,8 +174,8 @@ def stream(
     vocab_size=model.vocabulary.size,
   )
   hidden = hidden.astype(reader.config.dtype)
-  start = np.int32(text.num_tokens)
-  drawing = _begin(state, hidden, recent, start, num_samples=len(keys))
+  position = np.int32(text.num_tokens)
+  drawing = _begin(state, hidden, recent, position, num_samples=len(keys))
   head = reader.head(frozen)
   drawing_config = _only_drawing(config)
 
