@@ -85,6 +85,11 @@ hypothesis.settings.load_profile("tests")
 
 def pytest_addoption(parser):
   parser.addoption(
+    "--whole",
+    action="store_true",
+    help="try all parameters of tests that are marked `some`",
+  )
+  parser.addoption(
     "--every",
     type=int,
     default=1,
@@ -102,7 +107,8 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
   """Slow files come first, so that at the end no worker is left with one."""
   _refuse_names_of_sets(items)
-  _leave_to_the_rest(items)
+  if not config.getoption("whole"):
+    _leave_to_the_rest(items)
   result = yield  # The markers choose.
   slow = {item.path for item in items if item.get_closest_marker("slow")}
   items.sort(key=lambda item: item.path not in slow)

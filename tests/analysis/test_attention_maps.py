@@ -53,6 +53,7 @@ def test_maps_are_written_and_drawn(data_dir, tmp_path, text, model):
     assert result["made_by"].encode() in picture
 
 
+@pytest.mark.rest
 def test_documents_are_those_of_evaluation(data_dir, tmp_path, monkeypatch):
   """The loss is that of the report's text, which equals an evaluation's."""
   monkeypatch.setattr(reading, "NUM_TOKENS", 80)

@@ -146,6 +146,7 @@ def test_a_ring_that_is_one_slot_off_is_found(mesh, monkeypatch):
   assert not check().passed
 
 
+@pytest.mark.rest
 def test_targets_that_a_full_cluster_drops_are_found(mesh, monkeypatch):
   """The fallback for more targets than there is room for never runs."""
   check = functools.partial(

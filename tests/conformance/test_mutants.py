@@ -76,6 +76,7 @@ def sound():
   return _differ_from_oracle()
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("mutate", CAUGHT_BY_ORACLE, ids=_name)
 def test_spoilt_model_differs_from_the_oracle(mutate, sound, monkeypatch):
   mutate(monkeypatch)

@@ -225,7 +225,7 @@ def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
   assert reach is None or reach >= 8
 
 
-@pytest.mark.some(21)
+@pytest.mark.some(16)
 @pytest.mark.parametrize("case", ALL, ids=_name)
 def test_segments_of_the_network_equal_the_oracle(
   case, strict_dtypes, counting
@@ -236,7 +236,7 @@ def test_segments_of_the_network_equal_the_oracle(
   assert worst_difference(adapter, lengths) < ROUNDING
 
 
-@pytest.mark.some(16)
+@pytest.mark.some(11)
 @pytest.mark.parametrize("case", ALL, ids=_name)
 def test_steps_of_the_reader_equal_the_oracle(case, strict_dtypes, counting):
   """Segments, one of which a single token counts, and then single tokens."""

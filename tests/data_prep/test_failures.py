@@ -75,6 +75,7 @@ def test_a_reader_that_leaves_ends_the_description_without_a_word(tmp_path):
   assert (result.returncode, result.stderr) == (1, b"")
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [

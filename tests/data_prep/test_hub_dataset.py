@@ -118,6 +118,7 @@ def served(tmp_path_factory):
   return cache, dict(zip(CASES, results, strict=True))
 
 
+@pytest.mark.rest
 def test_a_configuration_brings_its_splits(served):
   cache, _ = served
   assert layouts.everything(cache / "small") == {

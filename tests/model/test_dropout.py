@@ -273,6 +273,7 @@ def params_of_twelve_layers():
   )
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("start", ["masked", "zeros"])
 def test_a_dropped_word_that_sees_no_other_leaves_the_gradient_finite(
   start, params_of_twelve_layers

@@ -56,7 +56,8 @@ TESTS = {
     "tests/model/test_lanes.py",
     _STEP + "accumulation",
     _STEP + "empty_lanes",
-    "tests/training/test_accumulated_dropout.py",
+    "tests/training/test_accumulated_dropout.py::"
+    "test_a_lane_drops_the_same_in_every_part_of_an_update[relative",
   ),
   "model/mixers/attention": (
     _SEGMENTS + "[3-7-0-None-relative]",
@@ -157,7 +158,7 @@ TESTS = {
   ),
   "training/step": (
     _STEP + "sgd_follows",
-    _STEP + "the_recent_half",
+    _STEP + "the_recent_half_of_a_segment_is_learned",
     _STEP + "penalties",
     _STEP + "norms_are_those",
     _STEP + "accumulation",
@@ -166,7 +167,8 @@ TESTS = {
     _STEP + "no_gradient",
     _STEP + "a_segment_without",
     "tests/training/test_averaging.py::test_the_moving",
-    "tests/training/test_averaging.py::test_the_mean_of",
+    "tests/training/test_averaging.py::"
+    "test_the_mean_of_the_parameters_begins_after_its_first_step",
     "tests/training/test_published_training.py::test_the_rate_falls",
     "tests/training/test_gradient_segments.py::test_the_gradient_is",
     "tests/training/test_gradient_segments.py::test_a_chunk",

@@ -23,6 +23,8 @@ _OPTIONS = (
   # The libraries are already imported, which is a warning where assertions are
   # rewritten.
   *("--assert=plain", "--durations=0"),
+  # `_Chosen` has its own rule for those that `make test` leaves out.
+  *("--whole", "-m", "not (faults or combinations)"),
 )
 
 
@@ -38,7 +40,8 @@ class _Chosen:
   """A pytest plugin that keeps the tests that are named, in this order.
 
   A name is the beginning of an identifier, as
-  `tests/data/test_streams.py::test_lanes`.
+  `tests/data/test_streams.py::test_lanes`. Tests of the rest are kept if their
+  whole function is named.
   """
 
   def __init__(self, names: Sequence[str]):
@@ -48,8 +51,12 @@ class _Chosen:
   def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
     chosen: dict[pytest.Item, None] = {}
     for name in self._names:
-      named = [item for item in items if item.nodeid.startswith(name)]
-      chosen.update(dict.fromkeys(named))
+      function = name.partition("[")[0]
+      for item in items:
+        is_named = item.nodeid.partition("[")[0] == function
+        is_tried = is_named or not item.get_closest_marker("rest")
+        if item.nodeid.startswith(name) and is_tried:
+          chosen[item] = None
     items[:] = chosen
 
 

@@ -61,6 +61,7 @@ print(saved)
 """
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_processes_save_together_whose_clocks_differ():
   address = f"localhost:{test_processes.free_port()}"
