@@ -51,8 +51,6 @@ def parsed(words: list[str]) -> dict[str, Any]:
 
 
 def _become(words: list[str]) -> NoReturn:
-  if words[0] == "pytest":  # Knows the option after importing conftest.py.
-    words = [word for word in words if word != "--whole"]
   sys.argv = [words[0].replace(".", "/") + ".py", *words[1:]]
   app.run = _parse
   argparse.ArgumentParser.parse_args = _parse_argparse  # type: ignore
