@@ -24,7 +24,10 @@ def test_a_line_is_a_text_and_empty_ones_are_too():
 
 
 def test_objects_name_texts_with_newlines_and_their_memory():
-  content = '{"text": "a\\nb", "id": 3}\n{"text": "c", "memory": "carry"}\n'
+  content = (
+    '{"text": "a\\nb", "id": 3, "context": 4, "texts": 5}\n'
+    '{"text": "c", "memory": "carry"}\n'
+  )
   assert inputs.parse(content, memory="fresh") == [
     inputs.Text("a\nb", "fresh"),
     inputs.Text("c", "carry"),
@@ -62,6 +65,7 @@ def test_a_file_that_is_json_by_its_name_has_no_other_lines():
     ('{"text": "a", "memory": "none"}', "line 1"),
     ('{"text": "a", "memory": []}', "line 1"),
     ('{"text": "a", "memry": "carry"}', "line 1 .*; did you mean memory"),
+    ('{"text": "a", "Memory": "carry"}', "line 1 .*; did you mean memory"),
   ],
 )
 def test_an_invalid_text_is_named_by_its_line(content, says):

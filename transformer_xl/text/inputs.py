@@ -121,8 +121,8 @@ def _from_object(value: object, memory: str, name: str) -> Text | None:
   if not isinstance(value, Mapping):
     return None
   for key in value:
-    near = difflib.get_close_matches(str(key), Text._fields, 1)
-    if near and key not in Text._fields:
+    near = difflib.get_close_matches(str(key).lower(), Text._fields, 1, 0.85)
+    if near and near[0] not in value:
       raise errors.UserError(
         f"{name} has {key!r}, which means nothing; did you mean {near[0]}?"
       )
