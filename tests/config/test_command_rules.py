@@ -109,6 +109,19 @@ NEEDED = [
     {"train.schedule": "cosine"},
   ),
   ({"train.average_rate_factor": 0.5}, {"train.asgd_start_step": 5}),
+  (
+    {"train.asgd_start_step": 50, "train.num_steps": 50},
+    {"train.num_steps": 5000},
+  ),
+  ({"model.num_positions": 9}, {"model.encoding": "shaw"}),
+  (
+    {"model.attention_dropout_rate": 0.1, "model.layers": ("lstm",)},
+    {"model.layers": ("lstm", "attention")},
+  ),
+  (
+    {"train.same_length": True, "model.layers": ("delta",)},
+    {"model.layers": ("memorizing",)},
+  ),
   ({"eval.dynamic.lanes": "shared"}, {"eval.dynamic.kind": "sgd"}),
   ({"eval.dynamic.learning_rate": (1.0,)}, {"eval.dynamic.kind": "sgd"}),
   ({"eval.dynamic.decay": (1.0,)}, {"eval.dynamic.kind": "rms"}),

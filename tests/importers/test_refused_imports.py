@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from unittest import mock
 
 import pytest
 import safetensors.numpy
@@ -11,6 +12,7 @@ from tests.importers import stored_files
 from tests.parity import configurations
 from tests.parity import ours
 from transformer_xl import errors
+from transformer_xl.formats import torch_file
 from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
@@ -72,9 +74,10 @@ def untie(path):
     ({"n_layer": 10**7}, None, "has 10000000 layers, but there"),
     ({"tgt_len": "abc"}, None, "tgt_len='abc'"),
     ({"tie_projs": 5}, None, "tie_projs=5, which must be a list"),
+    ({"tie_projs": [False]}, None, "which must be a list of 3 times true"),
     ({"tie_projs": None}, None, "tie_projs=None, which must be a list"),
     ({"div_val": True}, None, "describes no model|div_val"),
-    ({"cutoffs": ["a"]}, None, "cutoffs"),
+    ({"cutoffs": ["a"]}, None, "cutoffs|tie_projs"),
   ],
 )
 def test_a_wrong_folder_ends_in_one_line(tmp_path, changes, damage, message):
@@ -121,6 +124,29 @@ def test_a_source_without_vocabulary_is_refused(tmp_path):
   refuse(
     tmp_path,
     "--vocabulary=PATH",
+    format_name="pytorch",
+    source=str(stored_files.ORIGINAL / "model.pt"),
+  )
+
+
+@pytest.mark.parametrize("name", ["r_w_bias", "word_emb.emb_layers.0.weight"])
+def test_other_attention_of_the_original_code_is_refused(
+  tmp_path, monkeypatch, name
+):
+  """Its attn_type 1 has biases for each layer in one array."""
+  read = torch_file.read
+
+  def changed(path):
+    file = read(path)
+    tensors = {**file.tensors()}
+    (key,) = [key for key in tensors if key.endswith(name)]
+    tensors[key] = tensors[key][None]
+    return mock.Mock(tensors=lambda: tensors, attributes=file.attributes)
+
+  monkeypatch.setattr(torch_file, "read", changed)
+  refuse(
+    tmp_path,
+    "relative attention .* must have two axes",
     format_name="pytorch",
     source=str(stored_files.ORIGINAL / "model.pt"),
   )

@@ -47,4 +47,7 @@ def test_empty_lanes_are_added_last_and_dropped_again():
   for array in more.layers[1:]:
     assert array.shape[:2] == (LAYERS, 6)
     assert not array[:, LANES:].any()
-  jax.tree.map(np.testing.assert_array_equal, lanes.resize(more, LANES), STATE)
+  for count in (LANES + 1, LANES):  # Two lanes are dropped, one by one.
+    more = lanes.resize(more, count)
+    assert more.length.shape == (count,)
+  jax.tree.map(np.testing.assert_array_equal, more, STATE)

@@ -13,6 +13,7 @@ from tests.training import test_resume
 from tests.training.runs import lines
 from tests.training.runs import steps
 from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
@@ -21,7 +22,9 @@ from transformer_xl.evaluation import nats
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
 from transformer_xl.training import programs
+from transformer_xl.training import resume
 from transformer_xl.training import step as step_lib
+from transformer_xl.workdir import checkpoint
 
 GUARDED = {
   "train.num_steps": 20,
@@ -299,3 +302,23 @@ def test_a_run_cut_around_its_rewinding_is_the_run_in_one(
   assert loop.train(config, str(parts))
   assert len(events(whole)) == 1
   test_resume.assert_same_run(whole, parts, config)
+
+
+@pytest.mark.parametrize(
+  "change", [{}, {"train.loss_on": "recent_half"}, {"data.targets": "answers"}]
+)
+def test_losses_of_other_tokens_are_no_measure(data_dir, tmp_path, change):
+  """They may be higher by more than a spike from one step to the next."""
+  config = corpus.config(data_dir, **GUARDED, **{"train.mem_len": 4})
+  config = load.changed(config, {"train.num_steps": 8})
+  workdir = str(tmp_path)
+  assert loop.train(config, workdir)
+  config = load.changed(config, change)
+  checkpoints = checkpoint.Checkpoints(workdir, config.checkpoint)
+  stream = loop.open_stream(load.replaced(config, {"data.targets": "all"}))
+  mesh = mesh_lib.make_mesh(config.mesh)
+  run = resume.start(config, mesh, checkpoints, stream)
+  checkpoints.close()
+  assert int(run.state.step) == 8
+  assert bool(run.metadata.guard["losses"]) == (not change)
+  assert np.abs(run.memory.layers[0]).max() > 0  # The text goes on.

@@ -66,10 +66,11 @@ def test_a_trace_ends_with_the_run(data_dir, tmp_path, monkeypatch):
 
 
 @pytest.mark.rest
-def test_a_run_that_ends_before_its_window_writes_no_trace(
-  data_dir, tmp_path, monkeypatch
+def test_a_run_that_ends_before_its_window_writes_no_trace_and_says_so(
+  data_dir, tmp_path, monkeypatch, caplog
 ):
   trace_after(12, monkeypatch)
   updates = {"train.profile_steps": 4}
   assert loop.train(corpus.config(data_dir, **updates), str(tmp_path))
   assert not (tmp_path / "profile").exists()
+  assert "train.profile_steps=4 traces nothing" in caplog.text

@@ -112,6 +112,11 @@ def test_a_run_goes_on_with_the_same_parameters_frozen(data_dir, tmp_path):
   assert train(2, "layers/0/.*=0")
   with pytest.raises(errors.UserError, match=r"layers/0/.* is trained by tra"):
     train(4, "layers/1/.*=0")
+  # The optimizer's state has other arrays then, which says less.
+  with pytest.raises(errors.UserError, match=r"layers/0/.* is trained by tra"):
+    train(4)
+  with pytest.raises(errors.UserError, match=r"embedding/.* is frozen by tra"):
+    train(4, "layers/0/.*=0", "embedding/.*=0")
   assert train(4, "layers/0/.*=0", "softmax/.*=0.5")  # Nothing else is frozen.
 
 

@@ -13,15 +13,16 @@ class EncodingRules(NamedTuple):
 
   clamps: bool = False  # Distances beyond `clamp_len` can share one encoding.
   rotates: bool = False  # Pairs of a head's channels.
+  has_table: bool = False  # Learned, with `num_positions` rows.
 
 
 # The encodings are in `model/encodings/`; a test holds that both agree.
 ENCODINGS = {
   "relative": EncodingRules(clamps=True),
   "relative_tied": EncodingRules(clamps=True),
-  "shaw": EncodingRules(),
+  "shaw": EncodingRules(has_table=True),
   "absolute": EncodingRules(),
-  "absolute_per_layer": EncodingRules(),
+  "absolute_per_layer": EncodingRules(has_table=True),
   "rope": EncodingRules(rotates=True),
   "alibi": EncodingRules(),
   "none": EncodingRules(),

@@ -35,6 +35,15 @@ _WITHOUT_MEMORY = {
   "train.segment_len_std": "train.mem_len",
   "eval.context_len": "eval.mem_len",
 }
+# Settings of attention to tokens, which other layers have no use for.
+_OF_ATTENTION = (
+  "model.num_kv_heads",
+  "model.qk_norm",
+  "model.projection_dropout_rate",
+  "model.attention_dropout_rate",
+  "train.clamp_len",
+  "train.same_length",
+)
 # What makes training keep an average of the parameters.
 _AVERAGES = {"ema": "train.ema_decay", "asgd": "train.asgd_start_step"}
 
@@ -162,8 +171,19 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
     idle["train.decay_steps"] = needed
   if not train.asgd_start_step:
     idle["train.average_rate_factor"] = "train.asgd_start_step"
+  elif train.asgd_start_step >= train.num_steps:
+    idle["train.asgd_start_step"] = "train.num_steps above it"
+    idle["train.average_rate_factor"] = (
+      "train.asgd_start_step below train.num_steps"
+    )
   if not train.eval_every_steps:
     idle["train.log_memory_use"] = "train.eval_every_steps"
+
+  if not config.model.has_attention:
+    for name in _OF_ATTENTION:
+      idle[name] = "a layer that attends in model.layers"
+  if not model_fields.ENCODINGS[config.model.encoding].has_table:
+    idle["model.num_positions"] = "model.encoding=shaw or absolute_per_layer"
 
   if config.eval.dynamic.kind == "none":
     idle["eval.dynamic.lanes"] = "eval.dynamic.kind"

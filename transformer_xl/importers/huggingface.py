@@ -245,10 +245,11 @@ def _model(fields: mapping.Fields, path: str) -> mapping.Fields:
   style = "all_but_first" if fields["proj_share_all_but_first"] else "none"
   tied = mapping.shared_projections(style, len(cutoffs) + 1)
   tied = fields.get("tie_projs", tied)
-  if not isinstance(tied, list):
+  if not isinstance(tied, list) or len(tied) != len(cutoffs) + 1:
     raise errors.UserError(
-      f"{path} has tie_projs={tied!r}, which must be a list of true and false; "
-      "restore the file that save_pretrained wrote."
+      f"{path} has tie_projs={tied!r}, which must be a list of "
+      f"{len(cutoffs) + 1} times true or false; restore the file that "
+      "save_pretrained wrote."
     )
   return {
     **{ours: fields[theirs] for theirs, ours in OURS.items()},

@@ -167,9 +167,17 @@ def _model(
   tensors: Mapping[str, np.ndarray], path: str, cutoffs: tuple[int, ...]
 ) -> mapping.Fields:
   """Fields of our `ModelConfig`, from names, shapes and shared values."""
-  num_heads, head_dim = tensors["r_w_bias"].shape
-  model_dim = tensors["layers.0.dec_attn.qkv_net.weight"].shape[1]
   tables = _numbered(tensors, "word_emb.emb_layers.{}.weight")
+  biases = tensors["r_w_bias"]
+  kernel = tensors["layers.0.dec_attn.qkv_net.weight"]
+  if any(array.ndim != 2 for array in (biases, kernel, *tables)):
+    raise errors.UserError(
+      f"{path} is not a language model of the original code with relative "
+      "attention (attn_type 0): r_w_bias, qkv_net and the embeddings must have "
+      "two axes."
+    )
+  num_heads, head_dim = biases.shape
+  model_dim = kernel.shape[1]
   projections = _numbered(tensors, "word_emb.emb_projs.{}")
   widths = [table.shape[1] for table in tables]
   sizes = [len(table) for table in tables]

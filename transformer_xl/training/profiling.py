@@ -41,6 +41,14 @@ class Trace:
     self._last = self._first + math.ceil(num_steps / per_call) * per_call
     self._end = config.train.num_steps
     self._is_tracing = False
+    if self._first >= self._end:
+      logging.warning(
+        "train.profile_steps=%d traces nothing: a trace starts after update "
+        "%d, and the run ends at %d; set a higher --config.train.num_steps.",
+        num_steps,
+        self._first,
+        self._end,
+      )
 
   def is_due(self, step: int) -> bool:
     """Whether the trace starts here, or ends with its window or the run."""

@@ -1,5 +1,6 @@
 """The run that training starts from: a new one, or the newest checkpoint."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ from transformer_xl.training import programs
 from transformer_xl.training import rate_factors
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
+
+# Which tokens the loss is of; the text and the memory are the same.
+_OF_LOSS = ("targets", "loss_on")
 
 
 def start(
@@ -35,7 +39,9 @@ def start(
   target = programs.placed_state(config, mesh)
   names = rate_factors.frozen_names(target[0].params, config.train)
   frozen = tuple(names)
-  run = checkpoints.restore_newest(*target)
+  run = checkpoints.restore_newest(
+    *target, check=functools.partial(_check_frozen, frozen)
+  )
   if run is None:
     state, metadata = _new(config, mesh, create_state)
     metadata = metadata._replace(
@@ -51,13 +57,6 @@ def start(
       f"train.init_from={source} is for new runs, but the one in the workdir "
       f"is at step {step} and did not start from there: choose another "
       "--workdir, or set --config.train.init_from= to continue that run."
-    )
-  changed = sorted({*frozen} ^ {*metadata.frozen})
-  if changed:
-    raise errors.UserError(
-      f"{changed[0]} is {'frozen' if changed[0] in frozen else 'trained'} by "
-      "train.learning_rate_factors, which it was not before: set that back to "
-      "resume, or start a new run from this one with --config.train.init_from."
     )
   average_start = config.train.asgd_start_step
   if average_start < step and average_start not in (0, metadata.average_start):
@@ -80,7 +79,9 @@ def start(
       "The text, its lanes or the memory length changed: memory starts empty."
     )
     memory = create_memory()
-  if moved and metadata.guard:  # Losses on other data are not comparable.
+  other_loss = any(metadata.data[name] != data[name] for name in _OF_LOSS)
+  # Losses of other tokens are not comparable.
+  if (moved or other_loss) and metadata.guard:
     guard = metadata.guard | {"losses": [], "lowest": None}
     metadata = metadata._replace(guard=guard)
   evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
@@ -88,6 +89,22 @@ def start(
     data=data, owes_evaluation=evaluates, average_start=average_start
   )
   return run_state.RunState(state, memory, metadata)
+
+
+def _check_frozen(
+  frozen: tuple[str, ...], metadata: run_state.Metadata
+) -> None:
+  """Raises a UserError if other parameters were frozen than those named.
+
+  The state of the optimizer has no arrays for them, so that it would not fit.
+  """
+  changed = sorted({*frozen} ^ {*metadata.frozen})
+  if changed:
+    raise errors.UserError(
+      f"{changed[0]} is {'frozen' if changed[0] in frozen else 'trained'} by "
+      "train.learning_rate_factors, which it was not before: set that back to "
+      "resume, or start a new run from this one with --config.train.init_from."
+    )
 
 
 def _new(
@@ -150,7 +167,10 @@ def rewind(
 def _describe_data(
   config: schema.ExperimentConfig, stream: streams.TrainStream
 ) -> dict[str, object]:
-  """The facts that determine which text, and where in it, a step reads."""
+  """The facts that determine which text, and where in it, a step reads.
+
+  And of which of its tokens the loss is.
+  """
   train = config.train
   return {
     "name": config.data.name,
@@ -160,6 +180,8 @@ def _describe_data(
     "segment_len_std": train.segment_len_std,
     "gradient_segments": train.gradient_segments,
     "seed": config.seed if train.segment_len_std else None,
+    "targets": config.data.targets,
+    "loss_on": train.loss_on,
   }
 
 
@@ -169,7 +191,9 @@ def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
   Raises:
     UserError: the text has changed but not its name.
   """
-  if saved == current:
+  if all(
+    saved[name] == current[name] for name in current if name not in _OF_LOSS
+  ):
     return False
   if saved["name"] == current["name"] and saved["sha256"] != current["sha256"]:
     raise errors.UserError(

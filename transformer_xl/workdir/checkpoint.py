@@ -9,6 +9,7 @@ import copy
 import json
 import os
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -132,19 +133,26 @@ class Checkpoints:
       logging.warning("The logs follow with the next checkpoint: %s", error)
 
   def restore_newest(
-    self, state: run_state.TrainState, memory: network.State
+    self,
+    state: run_state.TrainState,
+    memory: network.State,
+    *,
+    check: Callable[[run_state.Metadata], None] = lambda metadata: None,
   ) -> run_state.RunState | None:
     """Restores the newest readable checkpoint; None if there are none at all.
 
-    The arguments are shapes, types and shardings to restore into. If the shape
-    of the memory differs, it is restored as None.
+    Args:
+      state: shapes, types and shardings to restore into.
+      memory: the same. If its shape differs, it is restored as None.
+      check: raises a UserError where this run cannot go on from a checkpoint
+        of such metadata; asked before the arrays are looked at.
 
     Raises:
       UserError: it is of another model or optimizer, or none can be read.
     """
     unreadable: list[int] = []
     for step in reversed(self.steps()):
-      run = self._try_to_restore(step, state, memory)
+      run = self._try_to_restore(step, state, memory, check)
       if run is not None:
         for newer in unreadable:
           self._put_aside(newer)
@@ -158,7 +166,11 @@ class Checkpoints:
     return None
 
   def _try_to_restore(
-    self, step: int, state: run_state.TrainState, memory: network.State
+    self,
+    step: int,
+    state: run_state.TrainState,
+    memory: network.State,
+    check: Callable[[run_state.Metadata], None],
   ) -> run_state.RunState | None:
     """Reads a checkpoint; None in all processes if one of them cannot.
 
@@ -168,7 +180,7 @@ class Checkpoints:
     for is_last in (False, True):
       restored = None
       try:
-        restored = _restore(self._manager, step, state, memory)
+        restored = _restore(self._manager, step, state, memory, check)
       except errors.UserError:
         raise
       except Exception as error:  # Orbax has no common type for damage.
@@ -239,16 +251,18 @@ def _restore(
   step: int,
   state: run_state.TrainState,
   memory: network.State,
+  check: Callable[[run_state.Metadata], None],
 ) -> tuple[run_state.RunState, dict[str, str]]:
   """The run of a checkpoint, and the fingerprints with which it was saved."""
   checkpoint_items.check_trains(manager.directory, step)
+  stored = checkpoint_items.read_metadata(manager, step)
+  check(run_state.from_json(stored))
   saved = manager.item_metadata(step)
   items = checkpoint_items.of(state, memory)
   for name, kind in (("params", "model"), ("optimizer", "optimizer")):
     checkpoint_items.check_shapes(
       saved[name].tree, items[name], step, kind=kind
     )
-  stored = checkpoint_items.read_metadata(manager, step)
   same_memory = stored["memory_shapes"] == checkpoint_items.memory_shapes(
     memory
   )

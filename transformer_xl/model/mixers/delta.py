@@ -2,7 +2,7 @@
 
 A token reads a value of the matrix with its key, and writes back the difference
 to its own value (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks",
-sections 3.1 and 3.4; docs/specification.md, section 25). A segment is read in
+sections 3.1 and 3.4; docs/specification.md, section 26). A segment is read in
 chunks, whose tokens are one triangular system (Yang et al. 2024, "Parallelizing
 Linear Transformers with the Delta Rule over Sequence Length", section 3).
 
