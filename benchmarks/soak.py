@@ -24,34 +24,42 @@ from absl import flags
 
 from transformer_xl import signals
 
-_STEPS = flags.DEFINE_integer("steps", 200_000, "Total number of updates.")
-_RESUMES = flags.DEFINE_integer("resumes", 20, "Processes after the first.")
-_WORKDIR = flags.DEFINE_string("workdir", "runs/soak", "Must be new.")
 _INTERVAL = 1.0  # Seconds.
 _WARM_UP = 0.4  # Share of a life that is ignored: docs/reliability.md.
 _CALL = 100
 
 
+def define_flags() -> None:
+  """Defines the flags of `main`."""
+  flags.DEFINE_integer("steps", 200_000, "Total number of updates.")
+  flags.DEFINE_integer("resumes", 20, "Processes after the first.")
+  flags.DEFINE_string("workdir", "runs/soak", "Must be new.")
+
+
 def main(argv: list[str]) -> None:
   del argv
-  print(json.dumps(summary(measure(_WORKDIR.value)), indent=2))
+  chosen = flags.FLAGS
+  lives = measure(chosen.workdir, steps=chosen.steps, resumes=chosen.resumes)
+  print(json.dumps(summary(lives), indent=2))
 
 
-def measure(workdir: str) -> list[list[dict[str, float]]]:
+def measure(
+  workdir: str, *, steps: int, resumes: int
+) -> list[list[dict[str, float]]]:
   """Runs all processes; returns the samples of each."""
   os.makedirs(os.path.dirname(os.path.abspath(workdir)), exist_ok=True)
-  half = _STEPS.value // 2
-  rest = _STEPS.value - half
-  part = rest // max(_RESUMES.value, 1)
-  ends = [half + part * index for index in range(_RESUMES.value)]
-  return [_live(workdir, end) for end in [*ends, _STEPS.value]]
+  half = steps // 2
+  rest = steps - half
+  part = rest // max(resumes, 1)
+  ends = [half + part * index for index in range(resumes)]
+  return [_live(workdir, end, steps) for end in [*ends, steps]]
 
 
-def _live(workdir: str, end: int) -> list[dict[str, float]]:
+def _live(workdir: str, end: int, steps: int) -> list[dict[str, float]]:
   """Runs one process until it has logged the step `end`, or finishes."""
   with open(f"{workdir}.log", "ab") as log:
     process = subprocess.Popen(
-      _command(workdir),
+      _command(workdir, steps),
       stdout=log,
       stderr=log,
       env=os.environ | {"JAX_PLATFORMS": "cpu"},
@@ -64,7 +72,7 @@ def _live(workdir: str, end: int) -> list[dict[str, float]]:
     if sample:
       seconds = round(time.monotonic() - start, 2)
       samples.append({"seconds": seconds, **sample})
-    is_due = sample and sample["step"] >= end and end < _STEPS.value
+    is_due = sample and sample["step"] >= end and end < steps
     if is_due and not is_stopping:
       process.send_signal(signal.SIGTERM)
       is_stopping = True
@@ -75,7 +83,7 @@ def _live(workdir: str, end: int) -> list[dict[str, float]]:
   return samples
 
 
-def _command(workdir: str) -> list[str]:
+def _command(workdir: str, steps: int) -> list[str]:
   """A model of 4,000 parameters on the sources of the standard library."""
   sizes = {
     "model.num_layers": 2,
@@ -85,7 +93,7 @@ def _command(workdir: str) -> list[str]:
     "model.ff_dim": 16,
     "data.prepare": True,
     "data.dir": os.path.join(os.path.dirname(workdir), "data"),
-    "train.num_steps": _STEPS.value,
+    "train.num_steps": steps,
     "train.batch_size": 2,
     "train.segment_len": 8,
     "train.mem_len": 8,
@@ -179,4 +187,5 @@ def _cost(samples: list[dict[str, float]]) -> float:
 
 
 if __name__ == "__main__":
+  define_flags()
   app.run(main)

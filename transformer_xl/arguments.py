@@ -24,7 +24,8 @@ R = TypeVar("R")
 def checked(function: Callable[P, R]) -> Callable[P, R]:
   """Makes a call with unknown, missing or too many arguments a UserError.
 
-  So is one that a device has too little memory for.
+  So is one that a device has too little memory for. A function that returns an
+  iterator has done nothing by then.
   """
   signature = inspect.signature(function)
   names = [name for name in signature.parameters if name != "self"]

@@ -156,6 +156,22 @@ def test_a_setting_without_effect_is_a_warning(useless, remedy, caplog):
   assert not caplog.messages
 
 
+def test_variants_may_have_other_layers_and_encodings(caplog):
+  config = changed(
+    {
+      "model.layers": ("lstm",),
+      "model.qk_norm": True,
+      "model.num_positions": 9,
+      "model.memorizing.window": 9,
+    }
+  )
+  rules.check_command(config, "train")
+  assert len(caplog.messages) == 3
+  caplog.clear()
+  rules.check_command(config, "study")
+  assert not caplog.messages
+
+
 def changed(fields):
   """The base experiment with other values of these fields."""
   config = base.get_config()

@@ -34,7 +34,11 @@ TESTS = {
     _EVALUATOR + "::test_segments_past_the_end",
     "tests/training/test_log_window.py::test_units",
   ),
-  "model/adaptive_softmax": ("tests/model/test_adaptive_softmax.py",),
+  "model/adaptive_softmax": (
+    "tests/model/test_adaptive_softmax.py",
+    "tests/model/test_adaptive_softmax.py::"
+    "test_clusters_of_full_width_can_be_a_full_softmax",
+  ),
   "model/attention": (
     "tests/model/test_attention.py",
     "tests/model/kernels/test_forms.py",
@@ -86,6 +90,7 @@ TESTS = {
     _READER + "[3-5-0-None-" + _COMPRESSED,
     _ORACLE + "a_mixer_says",
     "tests/model/test_compression_loss.py",
+    "tests/model/test_compression_loss.py::test_only_the_convolution_learns",
     _FLOPS + "slots",
   ),
   "model/mixers/delta": (
@@ -154,6 +159,8 @@ TESTS = {
   ),
   "training/rate_factors": (
     "tests/training/test_rate_factors.py",
+    "tests/training/test_rate_factors.py::"
+    "test_a_run_goes_on_with_the_same_parameters_frozen",
     "tests/training/test_optimizer.py::test_weight_decay",
   ),
   "training/step": (
@@ -171,6 +178,7 @@ TESTS = {
     "test_the_mean_of_the_parameters_begins_after_its_first_step",
     "tests/training/test_published_training.py::test_the_rate_falls",
     "tests/training/test_gradient_segments.py::test_the_gradient_is",
-    "tests/training/test_gradient_segments.py::test_a_chunk",
+    "tests/training/test_gradient_segments.py::"
+    "test_a_chunk_is_a_loop_of_updates",
   ),
 }

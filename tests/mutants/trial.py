@@ -24,7 +24,7 @@ _OPTIONS = (
   # rewritten.
   *("--assert=plain", "--durations=0"),
   # `_Chosen` has its own rule for those that `make test` leaves out.
-  *("--whole", "-m", "not (faults or combinations)"),
+  *("-m", "not (faults or combinations)"),
 )
 
 
@@ -46,6 +46,9 @@ class _Chosen:
 
   def __init__(self, names: Sequence[str]):
     self._names = names
+
+  def pytest_configure(self, config: pytest.Config) -> None:
+    config.option.whole = True  # All parameters of tests marked `some`.
 
   @pytest.hookimpl(trylast=True)
   def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

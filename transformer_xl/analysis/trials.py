@@ -105,9 +105,19 @@ def measure(
   """
   config = load.replaced(trial.config, {"eval.split": split})
   evaluation = dataclasses.asdict(config.eval)
-  text = _sha256(config, split)
-  asked = _as_read({"eval": evaluation, "lengths": [*lengths], "text": text})
-  if_diverged = _as_read({"divergence": dataclasses.asdict(config.divergence)})
+  asked = _as_read(
+    {
+      "eval": evaluation,
+      "lengths": [*lengths],
+      "text": _sha256(config, split),
+    }
+  )
+  if_diverged = _as_read(
+    {
+      "divergence": dataclasses.asdict(config.divergence),
+      "text": _sha256(config, "train"),
+    }
+  )
   kept = _read(trial.folder)
   accepted = [asked, if_diverged] if may_diverge else [asked]
   for known in kept["measured"]:

@@ -83,8 +83,8 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
   that programs derive from it.
   """
   idle = _settings_without_effect(config)
-  if mode == "train":  # Variants may have other layers.
-    idle |= _fields_of_other_mixers(config)
+  if mode == "train":  # Variants may have other layers and encodings.
+    idle |= _fields_of_other_layers(config)
   for name, needed in idle.items():
     logging.warning(
       "%s=%s has no effect without %s.", name, _get(config, name), needed
@@ -179,12 +179,6 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
   if not train.eval_every_steps:
     idle["train.log_memory_use"] = "train.eval_every_steps"
 
-  if not config.model.has_attention:
-    for name in _OF_ATTENTION:
-      idle[name] = "a layer that attends in model.layers"
-  if not model_fields.ENCODINGS[config.model.encoding].has_table:
-    idle["model.num_positions"] = "model.encoding=shaw or absolute_per_layer"
-
   if config.eval.dynamic.kind == "none":
     idle["eval.dynamic.lanes"] = "eval.dynamic.kind"
     idle["eval.dynamic.learning_rate"] = "eval.dynamic.kind"
@@ -210,16 +204,21 @@ def _optimizers_with(rule: str) -> str:
   return f"train.optimizer={', '.join(names)} or {last}"
 
 
-def _fields_of_other_mixers(config: schema.ExperimentConfig) -> dict[str, str]:
-  """Fields that were set for mixers that no layer has, and what they need."""
-  result = {}
+def _fields_of_other_layers(config: schema.ExperimentConfig) -> dict[str, str]:
+  """Fields that were set for what no layer has, and what they need."""
+  idle = {}
+  if not config.model.has_attention:
+    for name in _OF_ATTENTION:
+      idle[name] = "a layer that attends in model.layers"
+  if not model_fields.ENCODINGS[config.model.encoding].has_table:
+    idle["model.num_positions"] = "model.encoding=shaw or absolute_per_layer"
   for mixer in mixer_fields.MIXERS:
     if mixer in config.model.mixers:
       continue
     for name in schema.FIELDS:
-      if name.startswith(f"model.{mixer}.") and _is_set(config, name):
-        result[name] = f"{mixer} in model.layers"
-  return result
+      if name.startswith(f"model.{mixer}."):
+        idle[name] = f"{mixer} in model.layers"
+  return {name: need for name, need in idle.items() if _is_set(config, name)}
 
 
 def _is_set(config: schema.ExperimentConfig, name: str) -> bool:

@@ -161,7 +161,7 @@ class HarnessModel(harness_model.LM):
       pieces = self.model.stream(
         context or self._prefix,
         num_tokens=options["max_gen_toks"],
-        seed=(seed + number) % 2**32,
+        seed=int(np.random.SeedSequence((seed, number)).generate_state(1)[0]),
         **_PLAIN | given_here,
       )
       text = ""

@@ -79,7 +79,7 @@ def start(
       "The text, its lanes or the memory length changed: memory starts empty."
     )
     memory = create_memory()
-  other_loss = any(metadata.data[name] != data[name] for name in _OF_LOSS)
+  other_loss = any(metadata.data.get(name) != data[name] for name in _OF_LOSS)
   # Losses of other tokens are not comparable.
   if (moved or other_loss) and metadata.guard:
     guard = metadata.guard | {"losses": [], "lowest": None}
