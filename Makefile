@@ -48,7 +48,7 @@ quickstart: $(VENV)/installed ## Train a small model, and evaluate it; STEPS=300
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart \
 	  $(if $(STEPS),--config.train.num_steps=$(STEPS))
 
-# Six to seven minutes on two idle cores.
+# Seven minutes on two idle cores.
 test: $(VENV)/installed ## The tests
 	$(PYTEST) $(PARALLEL)
 

@@ -128,6 +128,14 @@ def test_a_chunk_is_a_loop_of_single_updates_bit_for_bit():
   assert int(state.step) == COUNT
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_memory_has_a_gradient_from_two_segments_on(count):
+  updates = {"train.gradient_segments": count, "train.segments_per_call": count}
+  settings = step_lib.make_model(make_config(**updates)).settings
+  assert settings.trains
+  assert settings.trains_memory == (count == 2)
+
+
 def test_accumulation_over_lanes_is_one_update_on_all_of_them():
   segments = make_segments()
   counts = segments.weights.sum(axis=2)  # [S, B]: a mean of means differs.
