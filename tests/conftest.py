@@ -123,9 +123,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _leave_to_the_rest(items):
-  """Of a test marked `some(count)`, all but so many are marked `rest`.
+  """Marks parameters of tests that are marked `some(count)` as `rest`.
 
-  Those that stay are evenly spread over its parameters.
+  `count` parameters of each test stay, evenly spread.
   """
   by_test = collections.defaultdict(list)
   for item in items:

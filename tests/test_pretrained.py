@@ -244,10 +244,10 @@ def test_attention_to_tokens_that_wait_to_be_compressed_is_shown(tmp_path):
   folder = saved_runs.write(tmp_path, **FIELDS, **fields)
   model = transformer_xl.load(folder, mem_len=4, segment_len=5)
   found = model.attention(LONG, layers=(1, 2)).weights
-  # Of 5 tokens, the first has left memory and waits for 3 others.
+  # After 5 tokens, the first has left memory and waits for 3 others.
   np.testing.assert_allclose(found[:, :, :10].sum(-1), 1, rtol=1e-5)
   assert found[:, :, 5:10, 0].min() > 0
-  # Of 10, 4 are in the first slot, and 2 wait.
+  # After 10 tokens, the first slot has 4, and 2 wait.
   assert found[:, :, 10:15, :4].max() == 0
   assert found[:, :, 10:15, 4:6].min() > 0
   assert found[:, :, 10:15].sum(-1).max() < 1

@@ -10,6 +10,15 @@ from transformer_xl.config import schema
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
+# What comparisons train.
+COMPARED = {
+  "model.num_layers": 1,
+  "train.num_steps": 4,
+  "checkpoint.every_steps": 4,
+  "analysis.attention_lens": (4, 150),
+}
+NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
+
 
 def write(
   data_dir: str, workdir: Any, **updates: Any

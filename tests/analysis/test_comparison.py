@@ -3,83 +3,27 @@
 import json
 import math
 import shutil
-import signal
 
 import jax
 import numpy as np
 import pytest
 
 from tests import corpus
+from tests.analysis import runs
 from transformer_xl import errors
-from transformer_xl.analysis import ablation
 from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
-from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import study
-from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import schema
 from transformer_xl.experiments import beyond
 
-RUN = {
-  "model.num_layers": 1,
-  "train.num_steps": 4,
-  "checkpoint.every_steps": 4,
-  "analysis.attention_lens": (4, 150),
-}
-
-
-@pytest.fixture
-def trained(monkeypatch):
-  """Training that takes no time; folders of what is trained, and its losses.
-
-  `trained.loss(trial's config)` is the loss at all lengths and on all splits.
-  """
-
-  class Trained(list):
-    stops = frozenset()
-    diverges = frozenset()
-
-    def loss(self, config):
-      return 3.0 + config.train.learning_rate
-
-  runs = Trained()
-  read = runs.read = []
-
-  def train(config, folder):
-    runs.append(folder)
-    if config.train.learning_rate in runs.diverges:
-      raise errors.DivergenceError("lost")
-    if len(runs) in runs.stops:
-      raise errors.StoppedError(signal.SIGTERM)
-
-  class Model:
-    def __init__(self, config, folder):
-      self.config = config
-      self.params = {}
-      self.step = 4
-      read.append((config.eval.split, folder))
-
-  def measure(model, lengths):
-    losses = dict.fromkeys(lengths, runs.loss(model.config))
-    return trials.Measurement(losses, bins={})
-
-  monkeypatch.setattr(trials.loop, "train", train)
-  monkeypatch.setattr(trials.evaluate, "load", Model)
-  monkeypatch.setattr(study, "measure", measure)
-  monkeypatch.setattr(ablation, "measure", measure)
-  monkeypatch.setattr(costs, "planned_bytes", lambda config: 7)
-  monkeypatch.setattr(
-    costs,
-    "seconds_per_token",
-    lambda each: dict.fromkeys(each, costs.Seconds(2.0, 1.0, 3.0)),
-  )
-  return runs
-
 
 def a_study(data_dir, workdir, *lines, **updates):
   updates |= {"analysis.variants": lines}
-  return study.run(corpus.config(data_dir, **RUN | updates), str(workdir))
+  return study.run(
+    corpus.config(data_dir, **runs.COMPARED | updates), str(workdir)
+  )
 
 
 def test_variants_are_trained_timed_and_drawn(data_dir, tmp_path):
@@ -248,9 +192,6 @@ def test_the_test_split_is_not_read_unless_asked(data_dir, tmp_path, trained):
   assert [split for split, _ in trained.read].count("test") == 2
 
 
-NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
-
-
 @pytest.mark.parametrize(
   ("lines", "updates", "text"),
   [
@@ -273,7 +214,7 @@ NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
     (("a: ", "b: eval.temperature=2.0"), {}, "has temperature 1"),
     (
       ("a: ", "b: train.mem_len=4"),
-      NO_MEMORY | {"eval.context_len": 9, "train.eval_every_steps": 2},
+      runs.NO_MEMORY | {"eval.context_len": 9, "train.eval_every_steps": 2},
       "eval.context_len=9 is for models without memory, but train.mem_len is 4",
     ),
     (
@@ -382,129 +323,3 @@ def test_equal_time_compares_with_the_first_variant_at_other_tokens(common):
   assert values["more"][1] == pytest.approx(np.log2(1.5) - 0.5)
   noise = [one.name for one in rows if one.is_noise]
   assert noise == ["base", "same"]
-
-
-# The ablation.
-
-
-def an_ablation(data_dir, workdir, *rows, **updates):
-  updates |= {"analysis.rows": rows, "analysis.split": "test"}
-  return ablation.run(corpus.config(data_dir, **RUN | updates), str(workdir))
-
-
-@pytest.mark.rest
-def test_rows_of_the_ablation_are_trained_and_tabulated(data_dir, tmp_path):
-  """Real training, and a window that the test split is too short for."""
-  result = an_ablation(
-    *(data_dir, tmp_path),
-    *("recurrent-relative-all", "segment-absolute-recent_half"),
-  )
-  recurrent, segment = result["rows"]
-  assert (recurrent["mem_len"], segment["mem_len"]) == (8, 0)
-  assert recurrent["init"]["attention_len"] == 16
-  assert segment["init"]["attention_len"] == 8
-  assert recurrent["tokens"] == segment["tokens"]
-  assert recurrent["planned_bytes"] > segment["planned_bytes"] > 0
-  lengths = [[one["attention_len"] for one in r["sweep"]] for r in (recurrent,)]
-  assert lengths == [[4, 16, 150]]
-  assert [one["attention_len"] for one in segment["sweep"]] == [4, 8]
-  for each in result["rows"]:
-    assert each["init"]["num_tokens"] == corpus.TOKENS["test"] - 1
-    assert each["best"]["nll"] == min(one["nll"] for one in each["sweep"])
-  folder = tmp_path / "results"
-  saved = json.loads((folder / "ablation.json").read_text())
-  assert saved == json.loads(json.dumps(result))
-  assert (folder / "ablation.md").read_text().count("\n") == 4
-  picture = (folder / "ablation.png").read_bytes()
-  assert result["made_by"].encode() in picture
-
-
-@pytest.mark.parametrize(
-  ("rows", "updates", "text"),
-  [
-    (["recurrent"], {}, "which is not a row; rows are"),
-    (["recurrent-other-all"], {}, "which is not a row; rows are"),
-    (["recurrent-shaw-all"], {"train.mem_len": 0}, "has no recurrence with"),
-    (
-      ["segment-relative-all"],
-      {"train.segment_len": 160},
-      "a window of 160 tokens is longer than the 149 pairs of test; set a",
-    ),
-    (
-      ["segment-absolute_per_layer-all"],
-      {"model.num_positions": 7},
-      "has learned 7 positions",
-    ),
-    (
-      ["recurrent-relative-all"],
-      {"model.layers": ("compressive",)},
-      "--mode=ablation states how far a model attends",
-    ),
-    (
-      ["recurrent-relative-all"],
-      {"model.layers": ("attention:3",)},
-      "--mode=ablation states how far a model attends",
-    ),
-  ],
-)
-def test_an_ablation_that_cannot_be_is_one_line_before_the_first_update(
-  data_dir, tmp_path, trained, rows, updates, text
-):
-  with pytest.raises(errors.UserError, match=text):
-    an_ablation(data_dir, tmp_path, "recurrent-rope-all", *rows, **updates)
-  assert not trained
-
-
-def test_an_ablation_without_rows_is_refused(data_dir):
-  config = corpus.config(data_dir, **RUN, **{"analysis.rows": ()})
-  with pytest.raises(errors.UserError, match="needs rows to compare; set --co"):
-    ablation.rows_of(config)
-
-
-def test_the_mean_of_seeds_stands_with_half_their_range(
-  data_dir, tmp_path, trained
-):
-  trained.loss = lambda config: 2.6 if config.seed else 3.0
-  seeds = {"analysis.seeds": (0, 3), "train.clamp_len": 9}
-  (first,) = an_ablation(
-    data_dir, tmp_path, "recurrent-rope-all", **seeds, **{"model.head_dim": 4}
-  )["rows"]
-  assert first["init"]["nll"] == pytest.approx(2.8)
-  assert first["spread"] == pytest.approx(0.4)
-  text = (tmp_path / "results" / "ablation.md").read_text()
-  # Half of exp(3.0) - exp(2.6), within what the mean loss changes.
-  assert "16.44 ± 3.31 (16) | 16.44 | 4 |" in text
-
-
-def test_text_that_is_read_again_is_attended_in_training(data_dir):
-  again = NO_MEMORY | {"train.context_len": 5}
-  config = corpus.config(data_dir, **RUN | again)
-  assert ablation.trained_length(config) == 5 + 8
-
-
-@pytest.mark.parametrize("limit", [8, 9, 23, 100, 10**9])
-def test_segments_grow_to_the_budget_and_schedules_with_them(
-  data_dir, monkeypatch, limit
-):
-  """No longer than a lane, also if memory never depends on the length."""
-  counts = {
-    "train.num_steps": 1000,
-    "train.warmup_steps": 100,
-    "train.asgd_start_step": 500,
-  }
-  plain = corpus.config(data_dir, **RUN | NO_MEMORY | counts)
-  for decay_steps in (1000, 800):
-    config = variants.configure(plain, {"train.decay_steps": decay_steps})
-    monkeypatch.setattr(
-      costs, "planned_bytes", lambda each: each.train.segment_len
-    )
-    changes = equal_memory.changes(config, budget=limit)
-    grown = variants.configure(config, changes).train
-    longest = min(limit, (corpus.TOKENS["train"] - 1) // 4)
-    # Within three per cent, to limit compilations.
-    assert 0.96 * longest <= grown.segment_len <= longest
-    for name in ("num_steps", "decay_steps", "warmup_steps", "asgd_start_step"):
-      before = getattr(config.train, name) * config.train.segment_len
-      after = getattr(grown, name) * grown.segment_len
-      call = grown.segments_per_call * grown.segment_len
-      assert abs(after - before) < call

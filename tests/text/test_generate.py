@@ -114,7 +114,8 @@ def test_a_text_that_goes_on_draws_what_one_longer_call_draws():
   keys = decoding.sample_keys(1, 1)
   *_, whole = decoding.stream(model, prompt(model), config=settings, keys=keys)
   settings = options(num_tokens=4, top_k=0, temperature=9.0)
-  text, tokens = prompt(model), []
+  text = prompt(model)
+  tokens = []
   for _ in range(3):
     *_, part = decoding.stream(model, text, config=settings, keys=keys)
     tokens += part.tokens[0].tolist()

@@ -8,6 +8,7 @@ from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
+from transformer_xl.workdir import run_history
 from transformer_xl.workdir import trained_model
 
 # How all are evaluated, as the first one is; each has its own lengths.
@@ -56,17 +57,8 @@ def _others(config: schema.ExperimentConfig, workdir: str) -> list[str]:
 
 
 def names(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
-  """How the runs are called in tables and pictures, by their workdirs.
-
-  As their folders are, or by their whole paths if two folders have one name.
-  """
-  folders = [workdir, *_others(config, workdir)]
-  result = {
-    folder: os.path.basename(os.path.normpath(folder)) for folder in folders
-  }
-  if len({*result.values()}) < len(folders):
-    result = {folder: folder for folder in folders}
-  return result
+  """How the runs are called in tables and pictures, by their workdirs."""
+  return run_history.names([workdir, *_others(config, workdir)])
 
 
 def checked(

@@ -99,28 +99,30 @@ def _within_split(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
   file = token_file.open_split(config.data.dataset_dir, evaluation.split)
   longest = max(1, len(file.tokens) - 1)
   if evaluation.cache.size > longest:
-    logging.warning(
-      "eval.cache.size=%s is longer than the %s split, which has %d tokens "
-      "before the last one; it is evaluated with %d.",
-      evaluation.cache.size,
-      evaluation.split,
-      longest,
-      longest,
+    _warn_of_cut(
+      "eval.cache.size", evaluation.cache.size, evaluation.split, longest
     )
     config = load_lib.replaced(config, {"eval.cache.size": longest})
   is_full = config.model.memory_start == "zeros"
-  if is_full or max(evaluation.mem_len) <= longest:
-    return config
+  if not is_full and max(evaluation.mem_len) > longest:
+    _warn_of_cut(
+      "eval.mem_len", max(evaluation.mem_len), evaluation.split, longest
+    )
+    cut = dict.fromkeys(min(length, longest) for length in evaluation.mem_len)
+    config = load_lib.replaced(config, {"eval.mem_len": tuple(cut)})
+  return config
+
+
+def _warn_of_cut(name: str, length: int, split: str, longest: int) -> None:
   logging.warning(
-    "eval.mem_len=%s is longer than the %s split, which has %d tokens before "
-    "the last one; it is evaluated with %d.",
-    max(evaluation.mem_len),
-    evaluation.split,
+    "%s=%s is longer than the %s split, which has %d tokens before the last "
+    "one; it is evaluated with %d.",
+    name,
+    length,
+    split,
     longest,
     longest,
   )
-  cut = dict.fromkeys(min(length, longest) for length in evaluation.mem_len)
-  return load_lib.replaced(config, {"eval.mem_len": tuple(cut)})
 
 
 def _with_vocabulary(

@@ -120,9 +120,10 @@ def _from_object(value: object, memory: str, name: str) -> Text | None:
   """
   if not isinstance(value, Mapping):
     return None
+  missing = [field for field in Text._fields if field not in value]
   for key in value:
-    near = difflib.get_close_matches(str(key).lower(), Text._fields, 1, 0.85)
-    if near and near[0] not in value:
+    near = difflib.get_close_matches(str(key).lower(), missing, 1, 0.85)
+    if near:
       raise errors.UserError(
         f"{name} has {key!r}, which means nothing; did you mean {near[0]}?"
       )

@@ -125,7 +125,7 @@ def read(workdir: str) -> History:
     for line in metrics_log.read_lines(folder / "metrics.jsonl")
     if _is_count(line.get("step"))
   ]
-  name = pathlib.PurePath(storage.absolute(workdir)).name
+  name = names([workdir])[workdir]
   newest = [None, *goodput.read(workdir)][-1]
   return History(name, workdir, record, lines, _cards(folder), newest)
 
@@ -136,10 +136,24 @@ def read_all(workdirs: Sequence[str]) -> list[History]:
   Raises:
     UserError: a `config.json` is missing or damaged.
   """
-  runs = [read(workdir) for workdir in dict.fromkeys(workdirs)]
-  if len({run.name for run in runs}) < len(runs):
-    runs = [run._replace(name=run.workdir) for run in runs]
-  return runs
+  return [
+    read(workdir)._replace(name=name)
+    for workdir, name in names(workdirs).items()
+  ]
+
+
+def names(workdirs: Sequence[str]) -> dict[str, str]:
+  """Different names of runs, by workdir.
+
+  They are those of the folders, or the workdirs if two folders have one name.
+  """
+  result = {
+    workdir: pathlib.PurePath(storage.absolute(workdir)).name
+    for workdir in workdirs
+  }
+  if len({*result.values()}) < len(result):
+    result = {workdir: workdir for workdir in result}
+  return result
 
 
 def differences(runs: Sequence[History]) -> dict[str, list[object]]:
