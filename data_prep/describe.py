@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,13 +37,6 @@ def describe(folder: pathlib.Path) -> str:
       f"{folder}/meta.json is damaged or does not fit the dataset ({reason});"
       f" delete {folder} and prepare it again."
     ) from None
-
-
-def detokenize(text: str) -> str:
-  """Returns tokenised text as it would be printed, roughly."""
-  text = re.sub(r" @([-,.])@ ", r"\1", text)
-  text = re.sub(r" ([,.;:?!%)\]]|'\w*|n't)(?=\s|$)", r"\1", text)
-  return re.sub(r"([(\[$]) ", r"\1", text)
 
 
 def _lines(
@@ -86,5 +78,4 @@ def _lines(
       "small, or its symbols are about equally frequent"
     )
   yield f"start of {split}:"
-  sample = vocab.decode(file.tokens[: _SAMPLE_TOKENS[vocab.unit]])
-  yield detokenize(sample) if vocab.unit == "word" else sample
+  yield vocab.decode(file.tokens[: _SAMPLE_TOKENS[vocab.unit]])

@@ -57,92 +57,80 @@ class Mode(NamedTuple):
   """What a value of --mode runs."""
 
   module: str  # Loaded when the mode is run.
-  function: str
   summary: str
   group: str  # The fields that only this mode and its like read; "" for none.
+  function: str = "run"
 
 
 # Modules of modes that may follow training have a function `check`, too.
 MODES = {
   "train": Mode(
     "training.loop",
-    "train",
     "Train a model, or continue the run in --workdir.",
     "train",
+    function="train",
   ),
   "eval": Mode(
     "evaluation.evaluate",
-    "run",
     "Loss and perplexity of a split, for one or several lengths of memory.",
     "eval",
   ),
-  "generate": Mode("text.generate", "run", "Continue a prompt.", "generate"),
+  "generate": Mode("text.generate", "Continue a prompt.", "generate"),
   "score": Mode(
     "text.score",
-    "run",
     "Log-probabilities of given texts, token by token.",
     "score",
   ),
   "report": Mode(
     "report.report",
-    "run",
     "Show one run, or several, as a page for the browser.",
     "report",
   ),
   "plan": Mode(
     "planning.plan",
-    "run",
     "Compile for TPU chips or GPUs that are not there (--topology): whether it "
     "fits, how fast it is.",
     "",
   ),
   "check": Mode(
     "check.check",
-    "run",
     "Whether these devices compute the right numbers, and how fast; needs no "
     "configuration.",
     "",
   ),
   "study": Mode(
     "analysis.study",
-    "run",
     "Train variants of the configuration and compare them, such as learning "
     "rates.",
     "analysis",
   ),
   "ablation": Mode(
     "analysis.ablation",
-    "run",
     "Train without recurrence or with other encodings, and compare.",
     "analysis",
   ),
   "recall": Mode(
     "analysis.recall",
-    "run",
     "How far back models look values up, in a synthetic text.",
     "analysis",
   ),
   "recl": Mode(
     "analysis.recl",
-    "run",
     "How much context models make use of.",
     "analysis",
   ),
   "attention": Mode(
     "analysis.attention_maps",
-    "run",
     "Figures of where each head looks.",
     "analysis",
   ),
   "eval_speed": Mode(
     "analysis.eval_speed",
-    "run",
     "Time of evaluation with memory, and with sliding windows.",
     "analysis",
   ),
   "export": Mode(
     "importers.export_run",
-    "run",
     "Write a checkpoint as a folder (--target) that transformers loads, or JAX "
     "without this package (--format).",
     "",

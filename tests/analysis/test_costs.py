@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import pytest
 
 from tests import corpus
@@ -36,6 +37,23 @@ def test_variants_that_train_alike_share_one_measurement_of_time(data_dir):
   ]
   assert len({*timed[:4]}) == 1
   assert len({*timed}) == 5
+
+
+def test_a_variant_that_does_not_fit_has_no_planned_times(
+  data_dir, monkeypatch, caplog
+):
+  """The others keep theirs: a study states them after hours of training."""
+  config = corpus.config(data_dir, **RUN)
+  fits = {"fits": True, "estimated_tokens_per_second_per_chip": 4.0}
+  monkeypatch.setattr(costs.plan, "train_plan", lambda *_: fits)
+  monkeypatch.setattr(costs.plan, "generation_plan", lambda *_: fits)
+  monkeypatch.setattr(costs.plan, "eval_plan", lambda *_: fits)
+  device = jax.devices()[0]
+  assert costs.planned_seconds(config, 8, device) == (0.25, 0.25, 0.25)
+  refused = {"fits": False, "reason": "exceeds 15.75 GiB"}
+  monkeypatch.setattr(costs.plan, "eval_plan", lambda *_: refused)
+  assert costs.planned_seconds(config, 8, device) is None
+  assert "exceeds 15.75 GiB" in caplog.text
 
 
 @pytest.mark.rest

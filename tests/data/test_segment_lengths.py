@@ -24,6 +24,7 @@ def test_drawn_lengths_have_the_published_distribution():
   assert drawn[short].mean() == pytest.approx(34.5, abs=4 * 0.16)
   assert drawn[~short].std() == pytest.approx(5, abs=0.2)
   assert lengths.mean == pytest.approx(drawn.mean(), abs=0.75)
+  assert segment_lengths.DrawnLengths(70, 1.1, 3).longest == 74
   other = segment_lengths.DrawnLengths(70, 5.0, 4)
   assert [other.at(step) for step in range(9)] != drawn[:9].tolist()
 
@@ -35,7 +36,8 @@ def test_no_length_is_below_five():
   assert {lengths.at(step) for step in range(200)} == {lengths.longest} == {5}
 
 
-def test_tokens_before_a_step_are_the_sum_of_drawn_lengths():
+def test_tokens_before_a_step_are_the_sum_of_lengths():
+  assert segment_lengths.FixedLength(7).tokens_before(3) == 21
   lengths, total = segment_lengths.DrawnLengths(9, 2.0, 0), 0
   for step in range(9000):  # Beyond two blocks of draws.
     if step % 100 == 0 or step % 4096 < 3:

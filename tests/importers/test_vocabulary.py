@@ -120,6 +120,7 @@ def test_a_prepared_folder_is_copied(tmp_path):
     b"word\n\nword\n",
     pickle.dumps([1, 2]),
     pickle.dumps({"idx2sym": [1, 2], "lower_case": False}),
+    pickle.dumps({"idx2sym": [], "lower_case": False}),
     pickle.dumps({"sym2idx": {}}),
   ],
 )

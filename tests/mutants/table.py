@@ -115,7 +115,11 @@ TESTS = {
     _CONFORMS + "[memorizing",
     _FLOPS + "retriev",
   ),
-  "model/mixers/mixer": (_SEGMENTS + "[3-7-4", _ORACLE + "a_mixer_says"),
+  "model/mixers/mixer": (
+    _SEGMENTS + "[3-7-4",
+    _ORACLE + "a_mixer_says",
+    _READER + "[3-7-0-None-relative-layers-pre_norm-block_recurrent",
+  ),
   "model/mixers/qrnn": (
     _SEGMENTS + "[4-1-0",
     _SEGMENTS + "[4-0-0-None-relative-layers-num",
@@ -126,6 +130,7 @@ TESTS = {
   "model/mixers/recurrent": (
     _SEGMENTS + "[4-1-0",
     _SEGMENTS + "[4-0-0-None-relative-layers-num",
+    _READER + "[4-1-0",
     _CONFORMS + "[lstm",
   ),
   "model/network": (

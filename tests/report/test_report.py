@@ -17,7 +17,6 @@ from tests.report.conftest import write_run
 from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl import storage
-from transformer_xl.analysis import curves
 from transformer_xl.config import load
 from transformer_xl.report import report
 from transformer_xl.workdir import trained_model
@@ -202,21 +201,6 @@ def test_a_long_log_makes_no_large_page(data_dir, tmp_path, monkeypatch):
 
 def _no_text(*_):
   raise errors.UserError("this test shows none.")
-
-
-def test_runs_are_compared_as_json_and_as_a_picture(data_dir, tmp_path):
-  for name, rate in (("a", 0.1), ("b", 0.2)):
-    write_run(data_dir, tmp_path / name, **{"train.learning_rate": rate})
-  folders = [str(tmp_path / name) for name in "ab"]
-  result = curves.compare(folders, str(tmp_path / "both"))
-  path = tmp_path / "both" / "results" / "compare.json"
-  assert json.loads(path.read_text()) == result
-  assert path.with_suffix(".png").stat().st_size > 10_000
-  assert "| a | 40 | " in path.with_suffix(".md").read_text()
-  assert result["differences"] == {"config.train.learning_rate": [0.1, 0.2]}
-  first = result["runs"][0]
-  assert (first["step"], first["best_validation"]) == (40, 2.5)
-  assert first["loss_by_memory"]["test, step 3"][-1] == [16, 2.84]
 
 
 def test_the_page_of_several_runs_names_what_differs(data_dir, tmp_path):

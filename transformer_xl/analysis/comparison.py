@@ -4,9 +4,8 @@
 variant with each learning rate and seed and measures it (trials.py), chooses
 the learning rates, compares the rows, and writes them with a table and a
 picture. A preset says what is particular: the study of own variants (study.py),
-or the paper's ablation (ablation.py). Recall (recall.py) and the curves of runs
-(curves.py) compare runs that exist, so they need a measurement, a table and a
-picture only.
+or the paper's ablation (ablation.py). Recall (recall.py) compares runs that
+exist, so it needs a measurement, a table and a picture only.
 """
 
 import dataclasses

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from absl import logging
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -119,8 +120,11 @@ def what_is_timed(
 
 def planned_seconds(
   config: schema.ExperimentConfig, mem_len: int, device: jax.Device
-) -> Seconds:
-  """The estimates of `--mode=plan` for one device that is not there."""
+) -> Seconds | None:
+  """The estimates of `--mode=plan` for one device that is not there.
+
+  None if the variant does not fit on one.
+  """
   changed = load.replaced(
     config,
     {
@@ -135,6 +139,14 @@ def planned_seconds(
     plan.eval_plan(changed, [device]),
     plan.generation_plan(changed, device),
   )
+  for each in plans:
+    if not each["fits"]:
+      logging.warning(
+        "A variant has no planned times, since it does not fit on one %s: %s",
+        device.device_kind,
+        each.get("reason", f"it needs {each.get('hbm_bytes_per_chip')} bytes"),
+      )
+      return None
   return Seconds(
     *(1 / each["estimated_tokens_per_second_per_chip"] for each in plans)
   )

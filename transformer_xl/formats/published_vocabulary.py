@@ -47,7 +47,7 @@ def read(path: str) -> Symbols:
     fields = inert_pickle.mapping(root)
     fields = inert_pickle.mapping(fields.get("vocab", root))
     symbols = tuple(inert_pickle.text(symbol) for symbol in fields["idx2sym"])
-    if not all(isinstance(symbol, str) for symbol in symbols):
+    if not symbols or not all(isinstance(each, str) for each in symbols):
       raise TypeError
     return Symbols(symbols, bool(fields["lower_case"]))
   except FileNotFoundError:

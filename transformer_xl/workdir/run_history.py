@@ -61,9 +61,9 @@ class History(NamedTuple):
     """A field of the training lines, such as "loss"."""
     return _curve(self.lines, name, lambda line: "split" not in line)
 
-  def validation(self, name: str = "nll") -> Curve:
-    """A field of the validation lines, by default the loss in nats."""
-    return _curve(self.lines, name, lambda line: line.get("split") == "valid")
+  def validation(self) -> Curve:
+    """The loss of the validation lines, in nats."""
+    return _curve(self.lines, "nll", lambda line: line.get("split") == "valid")
 
   def lost_steps(self) -> list[int]:
     """Steps, in order, at which the training loss was not a number."""
