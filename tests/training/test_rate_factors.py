@@ -49,6 +49,36 @@ def test_each_parameter_gets_the_factor_of_the_first_pattern_that_matches():
   assert float(metrics.gradient_norm) < float(others.gradient_norm)
 
 
+def test_layers_of_a_pattern_have_their_own_numbers():
+  config = load.from_config_dict(
+    tiny.config_dict(
+      **{
+        "model.num_layers": 4,
+        "model.layers": ("lstm", "attention"),
+        FIELD: ("layers/3/.*=0",),
+      }
+    )
+  )
+  params = tiny.params(config.model)
+  frozen = rate_factors.frozen_names(params, config.train)
+  assert frozen
+  assert all(name.startswith("layers/3/") for name in frozen)
+  assert not any("/cell/" in name for name in frozen)  # It is no LSTM.
+
+
+def test_what_is_frozen_has_no_gradient():
+  config = updates.make_config(**{FIELD: ("embedding/.*=0", "layers/0/.*=0")})
+  gradient = jax.tree.map(np.ones_like, tiny.params(config.model))
+  left = rate_factors.without_frozen(gradient, config.train)
+  for leaf in jax.tree.leaves(left["embedding"]):
+    assert not np.any(leaf)
+  for leaf in jax.tree.leaves(left["layers"]):
+    assert not np.any(leaf[0])
+    assert np.all(leaf[1:] == 1)
+  for leaf in jax.tree.leaves(left["softmax"]):
+    assert np.all(leaf == 1)
+
+
 @pytest.mark.parametrize(
   "name", ["adamw", pytest.param("lamb", marks=pytest.mark.rest)]
 )
