@@ -251,6 +251,10 @@ def test_muon_takes_orthogonal_steps_in_the_matrices_of_layers():
     ({"untie_biases": True}, ("content_bias", "position_bias")),
     ({"encoding": "shaw"}, ("distances",)),
     ({"encoding": "absolute_per_layer"}, ("positions",)),
+    (
+      {"encoding": "absolute_per_layer", "layers": ("attention", "lstm")},
+      ("positions", "positions_1"),
+    ),
     ({"layers": ("block_recurrent",)}, ("vectors",)),
     ({"layers": ("delta",)}, ("convolution",)),
   ],

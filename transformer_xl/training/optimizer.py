@@ -11,6 +11,7 @@ import optax.contrib
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import parameters
 from transformer_xl.training import rate_factors
 
 _ADAM_B1 = 0.9  # Decay per update of Adam's mean of gradients.
@@ -93,7 +94,8 @@ def _muon(
   """
 
   def is_matrix(path: jax.tree_util.KeyPath, leaf: jax.Array) -> bool:
-    if path[-1].key.endswith(_NO_MATRICES):
+    name, _ = parameters.split_name(path[-1].key)
+    if name.endswith(_NO_MATRICES):
       return False
     return path[0].key == "layers" and leaf.ndim == 3
 
