@@ -157,3 +157,28 @@ def test_segments_past_the_end_leave_sums_alone(data_dir):
     segments = stream.read(stream.num_steps, 4, slice(None))
     _, sums = made.score(frozen, made.start(frozen), segments)
   assert float(sums.num_tokens) == float(sums.nll) == 0.0
+
+
+def test_parameters_are_no_constants_of_what_reads_each_token(data_dir):
+  """Of a large model they would be gigabytes of the program."""
+  config = corpus.config(data_dir)
+  mesh = mesh_lib.make_mesh(config.mesh)
+  kinds = set()
+
+  def read_segment(params, state, segment):
+    kinds.update(
+      isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(params)
+    )
+    return state, segment.targets
+
+  with jax.set_mesh(mesh):
+    found = evaluator.per_token(
+      config,
+      mesh,
+      tiny.params(config.model),
+      mem_len=8,
+      read_segment=read_segment,
+    )
+  assert kinds == {True}
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", config.eval.split)
+  np.testing.assert_array_equal(found, file.tokens[1:])

@@ -201,9 +201,12 @@ class Report:
     self._num_steps = min(filling + 1, self._stream.num_steps)
     lanes = config.eval.batch_size
     model = evaluator_lib.make_network(reading, inspects=True)
-    reader = evaluator_lib.make_reader(reading, mem_len, streams=False)
     self._start = functools.partial(
-      reader.start, batch_size=mesh_lib.padded_lanes(mesh, lanes)
+      network.empty_state,
+      config.model,
+      batch_size=mesh_lib.padded_lanes(mesh, lanes),
+      mem_len=mem_len,
+      step_len=reading.eval.context_len + segment_len,
     )
 
     def read(
@@ -222,7 +225,7 @@ class Report:
     Layers without attention have no share.
     """
     score = self._without(params)
-    memory = self._start(params)
+    memory = self._start()
     for step in range(self._num_steps):
       read = streams.device_segments(self._stream, step, 1, self._sharding)
       segment = jax.tree.map(lambda array: array[0], read)

@@ -339,11 +339,11 @@ def per_token(
   returns the next state and arrays [B, U]. They become [num_tokens - 1]: one
   entry for each token of the split but the first, in order.
   """
-  reader = make_reader(config, mem_len, streams=False)
 
+  # Parameters are an argument, so that they are no constants of the program.
   def read_segments(
-    state: reader_lib.State, segments: segment_lib.Segment
-  ) -> tuple[reader_lib.State, shapes.PyTree]:
+    params: shapes.PyTree, state: network.State, segments: segment_lib.Segment
+  ) -> tuple[network.State, shapes.PyTree]:
     return jax.lax.scan(
       functools.partial(read_segment, params), state, segments
     )
@@ -353,7 +353,12 @@ def per_token(
   count = SEGMENTS_PER_CALL
   sharding = mesh_lib.segments(mesh)
   lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)
-  state = reader.start(params, batch_size=lanes)
+  state = network.empty_state(
+    config.model,
+    batch_size=lanes,
+    mem_len=mem_len,
+    step_len=config.eval.context_len + config.eval.segment_len,
+  )
   read = jax.jit(
     read_segments,
     # Every process reads all of what is found.
@@ -367,7 +372,7 @@ def per_token(
   weights = []
   for step in range(0, stream.num_steps, count):
     segments = streams.device_segments(stream, step, count, sharding)
-    state, found = read(state, segments)
+    state, found = read(params, state, segments)
     parts.append(jax.tree.map(np.asarray, found))
     weights.append(np.asarray(stream.read(step, count, slice(None)).weights))
   is_scored = _lanes(weights, stream.num_lanes) > 0
