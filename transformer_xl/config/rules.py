@@ -24,10 +24,6 @@ _TRAIN_VARIANTS = ("ablation", "study")
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
 # Modes whose losses are of fixed parameters alone.
 _WITH_FIXED_PARAMETERS = ("ablation", "recall", "recl", "study")
-# What a field must be a multiple of.
-_MULTIPLES = {
-  "train.batch_size": "train.accumulation_steps",
-}
 # Settings without a memory: padding must not be remembered, nor what is read
 # again.
 _WITHOUT_MEMORY = {
@@ -56,15 +52,6 @@ def check(config: schema.ExperimentConfig) -> None:
       raise errors.UserError(
         f"{name} must be {declared.rule.text}: it is {value!r}; set "
         f"--config.{name}."
-      )
-  for name, divisor in _MULTIPLES.items():
-    value = _get(config, name)
-    by = _get(config, divisor)
-    if value % by:
-      near = max(1, round(value / by)) * by
-      raise errors.UserError(
-        f"{name}={value} must be a multiple of {divisor}={by}; try "
-        f"--config.{name}={near}."
       )
   for name, memory in _WITHOUT_MEMORY.items():
     _check_no_memory(config, name, memory)
@@ -338,6 +325,14 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
 def _check_training(config: schema.ExperimentConfig) -> None:
   train = config.train
   data = config.data
+  parts = train.accumulation_steps
+  if train.batch_size % parts:
+    near = max(1, round(train.batch_size / parts)) * parts
+    raise errors.UserError(
+      f"train.batch_size={train.batch_size} must be a multiple of "
+      f"train.accumulation_steps={parts}; try "
+      f"--config.train.batch_size={near}."
+    )
   if train.segment_len_std and train.loss_on != "all":
     raise errors.UserError(
       f"train.segment_len_std={train.segment_len_std:g} draws the lengths, so "

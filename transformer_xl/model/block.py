@@ -71,7 +71,6 @@ class Blocks(nn.Module):
       mix = kind(
         config,
         self.settings,
-        layer.limit,
         name=parameters.placed_name(layer.name, place),
       )
       named = functools.partial(parameters.placed_name, place=place)
@@ -95,8 +94,6 @@ class Blocks(nn.Module):
         mixed, kept = mix(hidden, states[place], shared, mixer_lib.identity)
         inner = mixer_norm(hidden + mixed)
         hidden = feed_forward_norm(inner + feed_forward(inner, lanes))
-      if not self.settings.trains_memory:
-        kept = kept._replace(state=jax.lax.stop_gradient(kept.state))
       kept_by_layer.append(kept)
     return hidden, tuple(kept_by_layer)
 

@@ -77,11 +77,17 @@ def of_states(config: schema.ModelConfig, rate: float | None = None) -> Dropout:
 
 
 def of_attention(
-  module: nn.Module, rate: float, dropout_lanes: shapes.Lanes, *, num_heads: int
-) -> AttentionDropout:
-  """Dropout of attention weights; each lane and head has a seed."""
+  module: nn.Module, dropout_lanes: shapes.Lanes | None
+) -> AttentionDropout | None:
+  """Dropout of attention weights, if a module of a model has any.
+
+  Each lane and head has a seed.
+  """
+  rate = module.config.attention_dropout_rate
+  if not rate or dropout_lanes is None:
+    return None
   lanes = _hashed(_bits(module), dropout_lanes)
-  heads = jnp.arange(num_heads, dtype=jnp.int32)
+  heads = jnp.arange(module.config.num_heads, dtype=jnp.int32)
   return AttentionDropout(rate, _hashed(lanes[:, None], heads[None]))
 
 

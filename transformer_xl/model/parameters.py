@@ -100,12 +100,6 @@ def vector(module: nn.Module, name: str, size: int) -> jax.Array:
   return value.astype(module.config.dtype)
 
 
-def heads_of(name: str, config: schema.ModelConfig) -> int:
-  """How many heads the kernel of a name has."""
-  is_shared = name in ("key", "value")
-  return config.num_kv_heads if is_shared else config.num_heads
-
-
 def for_all_queries(
   heads: jt.Float[shapes.Array, "*rows G width"], config: schema.ModelConfig
 ) -> jt.Float[shapes.Array, "*rows H width"]:
@@ -152,33 +146,30 @@ class Projections:
     name: str,
     rows: jt.Float[shapes.Array, "*rows D"],
     *,
-    num_kernels: int = 1,
     drops: bool = True,
     num_constant: int = 0,
-  ) -> jt.Float[shapes.Array, "*rows H width"]:
+  ) -> jt.Float[shapes.Array, "*rows H Dh"]:
     """Projects states to heads.
 
     Args:
       name: of the kernel.
       rows: states.
-      num_kernels: how many kernels lie side by side in each head; the width of
-        the result is that many times Dh.
       drops: apply dropout of projections, if there is any.
       num_constant: how many states of [B, K, D], the first, are constants:
         their gradient is not computed.
     """
     config = self._module.config
-    width = num_kernels * config.head_dim
-    num_heads = heads_of(name, config)
+    is_shared = name in ("key", "value")
+    num_heads = config.num_kv_heads if is_shared else config.num_heads
     if name not in self._kernels:
-      shape = (config.model_dim, num_heads * width)
+      shape = (config.model_dim, num_heads * config.head_dim)
       self._kernels[name] = matrix(
         self._module, name, shape, dropout_lanes=self._dropout_lanes
       )
     projected = dense.times(rows, self._kernels[name], num_constant)
     if drops:
       projected = self._drop(projected, dropout_lanes=self._dropout_lanes)
-    heads = projected.reshape(*rows.shape[:-1], num_heads, width)
+    heads = projected.reshape(*rows.shape[:-1], num_heads, config.head_dim)
     return for_all_queries(heads, config)
 
 

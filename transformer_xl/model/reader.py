@@ -307,8 +307,11 @@ class Reader:
           layer_state,
         )
         layer_shared = in_segment
+      settings = dataclasses.replace(
+        self._settings, mem_len=layer.mem_len(self.mem_len)
+      )
       blocks = block.Blocks(
-        self.config, self._settings, layers=(layer,), streams=True
+        self.config, settings, layers=(layer,), streams=True
       )
       result: shapes.PyTree = blocks.apply(
         {"params": frozen.layers[index]},

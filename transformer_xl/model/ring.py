@@ -30,6 +30,7 @@ from transformer_xl.model import visibility
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import dense
+from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import ring as ring_kernels
 from transformer_xl.model.mixers import mixer
 
@@ -116,7 +117,7 @@ class RingAttention(mixer.Mixer):
     config = self.config
     order = table.of(config)
     prepared: Prepared = self.get_variable("params", "prepared")
-    mem_len = min(self.settings.mem_len, self.limit or self.settings.mem_len)
+    mem_len = self.settings.mem_len
     segment_len = hidden.shape[1]
 
     # Queries [B, H, T, Dh]; keys and values [B * H, Dh, T].
@@ -157,15 +158,19 @@ class RingAttention(mixer.Mixer):
       same_length=self.settings.same_length,
       window=config.same_length_window,
     )
-    values = order.attend_ring(
-      config,
-      query,
-      cache.keys,
-      cache.values,
-      prepared.distance,
+    distance = prepared.distance or encoding.DistanceTerms()
+    assert not isinstance(distance.keys, jax.Array)  # `freeze` arranged them.
+    inputs = ring_kernels.Inputs(
+      query=query,
+      key=cache.keys,
+      value=cache.values,
       reach=reach,
       slot=state.slot,
+      position_key=distance.keys,
+      biases=distance.biases_in(query.dtype),
+      slopes=distance.slopes,
     )
+    values = dispatch.ring_attention(inputs, config.attention)
     output = parameters.project_output(
       self, jnp.swapaxes(values, 1, 2), dropout_lanes=shared.dropout_lanes
     )

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import flax.linen as nn
 import jax
-import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
@@ -65,18 +64,14 @@ class Encoding:
   """How a model represents the order of tokens.
 
   Attributes:
-    clamps: distances beyond `clamp_len` can share one encoding.
     counts_from_segment: a token's encoding is its position in its segment, so
       results depend on where a text is cut.
     score_products: how many products of size T x K attention computes, that
       with the values included.
-    projects_distances: every segment projects the encodings of K distances.
   """
 
-  clamps = False
   counts_from_segment = False
   score_products = 3
-  projects_distances = False
 
   def shared_biases(self, module: nn.Module) -> shapes.BiasPair | None:
     """Parameters u and v of the whole model, if all layers share them."""
@@ -213,41 +208,3 @@ class Encoding:
       slopes=jax.lax.stop_gradient(distance.slopes),
     )
     return dispatch.relative_attention(inputs, dropout, implementation)
-
-  def attend_ring(
-    self,
-    config: schema.ModelConfig,
-    query: shapes.RingQueries,
-    key: shapes.Ring,
-    value: shapes.Ring,
-    distance: DistanceTerms | None,
-    *,
-    reach: shapes.Reach,
-    slot: jt.Int[shapes.Array, ""],
-  ) -> shapes.RingQueries:
-    """Attention over a ring of cached keys and values.
-
-    Args:
-      config: of the model.
-      query: of the segment, as `placed` returns it.
-      key: by slot, as `placed` returns them.
-      value: by slot.
-      distance: terms of the distances R-1 to 0, with keys in the form of a
-        ring.
-      reach: the largest distance that each query may see.
-      slot: of the first query's own key.
-    """
-    distance = distance or DistanceTerms()
-    keys = distance.keys
-    assert keys is None or isinstance(keys, ring.RingPositionKeys)
-    inputs = ring.Inputs(
-      query=query,
-      key=key,
-      value=value,
-      reach=reach,
-      slot=slot,
-      position_key=keys,
-      biases=distance.biases_in(query.dtype),
-      slopes=distance.slopes,
-    )
-    return dispatch.ring_attention(inputs, config.attention)

@@ -17,9 +17,6 @@ from transformer_xl.model.encodings import encoding
 class Sinusoidal(encoding.Encoding):
   """An encoding whose keys of distances are projected sinusoids."""
 
-  clamps = True
-  projects_distances = True
-
   def positions(
     self, config: schema.ModelConfig, context_len: int, *, clamp_len: int
   ) -> shapes.Positions | None:

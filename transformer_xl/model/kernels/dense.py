@@ -133,8 +133,8 @@ def _is_narrow_on_cpu(rows: jax.Array) -> bool:
 
 
 def _num_parts(kernel: jax.Array) -> int:
-  """The number of products to split a product with one row into."""
-  parts = _MAX_PARTS if hardware.device_kind() == "cpu" else 1
+  """The number of products to split a CPU's product with one row into."""
+  parts = _MAX_PARTS
   while parts > 1 and (kernel.shape[0] % parts or kernel.size < parts * _PART):
     parts //= 2
   return parts

@@ -27,8 +27,6 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
 
-# VMEM that a kernel may use: a core has 64 MiB or more, less a reserve.
-_VMEM_BYTES = 48 << 20
 _NO_STRIDED_ROTATION = ("TPU v2", "TPU v3", "TPU v4")
 # Every block of scores is unrolled code; a million compile in half a minute.
 _MAX_SCORES = 4 << 20
@@ -68,7 +66,8 @@ def choose(implementation: str, inputs: attention.Inputs) -> str:
   )
   bytes_needed = tiling_lib.vmem_bytes(tiling, query.dtype.itemsize)
   num_scores, _ = tiling_lib.num_scores(tiling)
-  fits = bytes_needed <= _VMEM_BYTES and num_scores <= _MAX_SCORES
+  is_small = bytes_needed <= tiling_lib.MOST_VMEM_BYTES
+  fits = is_small and num_scores <= _MAX_SCORES
   return "pallas" if fits else "xla"
 
 

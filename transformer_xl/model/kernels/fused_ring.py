@@ -20,9 +20,7 @@ from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiles
 from transformer_xl.model.kernels import tiling
 
-_ROWS = 16  # Of a tile in bfloat16.
 _BLOCK = 128  # Queries that are attended from at a time.
-_VMEM_BYTES = 48 << 20
 
 
 def serves(
@@ -34,9 +32,10 @@ def serves(
   slots = key.shape[-1]
   rows = min(segment_len, _BLOCK)
   return (
-    segment_len % rows == rows % _ROWS == head_dim % _ROWS == 0
+    segment_len % rows == rows % tiling.ROWS == head_dim % tiling.ROWS == 0
     and slots % tiling.LANES == 0
-    and _vmem_bytes(rows, head_dim, slots, key.dtype.itemsize) <= _VMEM_BYTES
+    and _vmem_bytes(rows, head_dim, slots, key.dtype.itemsize)
+    <= tiling.MOST_VMEM_BYTES
   )
 
 
@@ -89,8 +88,7 @@ def ring_attention(
     out_shape=jax.ShapeDtypeStruct(query.shape, query.dtype),
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=("parallel", "parallel", "arbitrary"),
-      # The estimate is rough, and the compiler's default limit is 16 MiB.
-      vmem_limit_bytes=vmem + (8 << 20) if vmem > 8 << 20 else None,
+      vmem_limit_bytes=tiling.vmem_limit_bytes(vmem),
     ),
     cost_estimate=pl.CostEstimate(  # For XLA's scheduler.
       flops=2 * products * head_dim * scores,

@@ -83,8 +83,7 @@ def call(
     compiler_params=pltpu.CompilerParams(
       # Lanes run in order, since sums over them are kept on the chip.
       dimension_semantics=("parallel", "arbitrary"),
-      # The estimate is rough, and the compiler's default limit is 16 MiB.
-      vmem_limit_bytes=vmem + (8 << 20) if vmem > 8 << 20 else None,
+      vmem_limit_bytes=tiling_lib.vmem_limit_bytes(vmem),
     ),
     cost_estimate=pl.CostEstimate(  # For XLA's scheduler.
       flops=2 * width * scores * steps,

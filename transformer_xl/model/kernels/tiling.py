@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 LANES = 128  # Numbers in a row of a vector register, and of the matrix unit.
 ROWS = 16  # Rows of a packed bfloat16 register.
+# VMEM that a kernel may use: a core has 64 MiB or more, less a reserve.
+MOST_VMEM_BYTES = 48 << 20
 _QUERY_BLOCK = 128
 _LONG_QUERY_BLOCK = 256  # For long segments: every block is unrolled code.
 _MAX_HEADS = 4  # In one block, for the same reason.
@@ -49,9 +51,9 @@ class Tiling(NamedTuple):
   query_len: int  # T, padded to whole blocks.
   query_block: int
   key_len: int  # M + T, padded to whole registers.
-  has_positions: bool = True  # Whether there are position keys.
-  dropout_rate: float = 0.0  # Of the softmax's weights.
-  interpret: bool = False  # Run as ordinary JAX, without a TPU.
+  has_positions: bool  # Whether there are position keys.
+  dropout_rate: float  # Of the softmax's weights.
+  interpret: bool  # Run as ordinary JAX, without a TPU.
 
   @property
   def position_len(self) -> int:
@@ -136,6 +138,14 @@ def vmem_bytes(tiling: Tiling, itemsize: int) -> int:
   sums = 2 * 4 * width * tiling.key_len
   scores = 8 * 4 * tiling.query_block * (tiling.key_len + LANES)
   return blocks + sums + scores
+
+
+def vmem_limit_bytes(estimate: int) -> int | None:
+  """The limit to compile with; None for the compiler's default, 16 MiB.
+
+  The estimates are rough.
+  """
+  return estimate + (8 << 20) if estimate > 8 << 20 else None
 
 
 def _head_width(num_heads: int, head_dim: int) -> int:

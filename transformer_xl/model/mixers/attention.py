@@ -138,14 +138,7 @@ def attend(
   order = table.of(config)
   mem_len = memory.shape[1]
   context_len = mem_len + segment.shape[1]
-  dropout = None
-  if config.attention_dropout_rate and shared.dropout_lanes is not None:
-    dropout = dropout_lib.of_attention(
-      module,
-      config.attention_dropout_rate,
-      shared.dropout_lanes,
-      num_heads=config.num_heads,
-    )
+  dropout = dropout_lib.of_attention(module, shared.dropout_lanes)
   biases = shared.biases or order.layer_biases(module)
   distances = shared.distances
   if distances is not None:  # The smallest distances are last.

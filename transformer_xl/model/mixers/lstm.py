@@ -25,8 +25,6 @@ class LSTM(recurrent.Recurrent):
   segment (Merity et al. 2017, section 2).
   """
 
-  num_vectors = 2
-
   @nn.compact
   def __call__(
     self,

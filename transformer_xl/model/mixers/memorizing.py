@@ -76,14 +76,7 @@ class Memorizing(mixer.Mixer):
     mem_len = state.keys.shape[1]
     segment_len = hidden.shape[1]
     dropout_lanes = shared.dropout_lanes
-    dropout = None
-    if config.attention_dropout_rate and dropout_lanes is not None:
-      dropout = dropout_lib.of_attention(
-        self,
-        config.attention_dropout_rate,
-        dropout_lanes,
-        num_heads=config.num_heads,
-      )
+    dropout = dropout_lib.of_attention(self, dropout_lanes)
 
     biases = shared.biases or order.layer_biases(self)
     project = parameters.Projections(self, dropout_lanes=dropout_lanes)

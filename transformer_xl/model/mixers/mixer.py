@@ -44,8 +44,8 @@ class Settings:
     trains: mixers return the losses that train their own parameters.
     trains_memory: gradients pass into the segments before.
     inspects: mixers return what attention is computed from.
-    mem_len: length of the memory in tokens, for streaming forms alone; other
-      states have it in their shapes.
+    mem_len: length of a layer's memory in tokens, for streaming forms alone;
+      other states have it in their shapes.
   """
 
   clamp_len: int = 0
@@ -177,15 +177,12 @@ class Mixer(nn.Module):
   Attributes:
     config: of the model.
     settings: how the network reads.
-    limit: the most positions that the layer remembers; 0 for no limit of its
-      own.
     streaming: another form of the mixer, which reads faster with fixed
       parameters; None if there is none.
   """
 
   config: schema.ModelConfig
   settings: Settings
-  limit: int = 0
 
   streaming: ClassVar[type[Streaming] | None] = None
 

@@ -22,8 +22,6 @@ from transformer_xl.model.mixers import recurrent
 class QRNN(recurrent.Recurrent):
   """A QRNN with fo-pooling; its vectors are the cell and the last input."""
 
-  num_vectors = 2
-
   @nn.compact
   def __call__(
     self,

@@ -3,7 +3,7 @@
 Shapes: B lanes, T tokens, V vectors that are handed on, D model width.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,9 @@ import jaxtyping as jt
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model.mixers import mixer
+
+# The LSTM hands on its output and its cell, the QRNN its cell and last input.
+NUM_VECTORS = 2
 
 
 class Carry(NamedTuple):
@@ -24,9 +27,7 @@ class Carry(NamedTuple):
 
 
 class Recurrent(mixer.Mixer):
-  """A mixer whose state is `num_vectors` vectors."""
-
-  num_vectors: ClassVar[int]
+  """A mixer whose state is `NUM_VECTORS` vectors."""
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
@@ -34,9 +35,8 @@ class Recurrent(mixer.Mixer):
     del config
     return None if mem_len else 0
 
-  @classmethod
+  @staticmethod
   def empty_state(
-    cls,
     config: schema.ModelConfig,
     *,
     batch_size: int,
@@ -45,12 +45,12 @@ class Recurrent(mixer.Mixer):
   ) -> Carry:
     """Zeros; the vectors are carried on whenever `mem_len` is above 0."""
     del step_len
-    num_vectors = cls.num_vectors if mem_len else 0
+    num_vectors = NUM_VECTORS if mem_len else 0
     return Carry(jnp.zeros((batch_size, num_vectors, config.model_dim)))
 
   def starting_vectors(self, state: Carry) -> jt.Float[shapes.Array, "B V D"]:
     """The vectors that a segment starts from; zeros if none are carried."""
-    missing = self.num_vectors - state.vectors.shape[1]
+    missing = NUM_VECTORS - state.vectors.shape[1]
     return jnp.pad(state.vectors, ((0, 0), (0, missing), (0, 0)))
 
 
