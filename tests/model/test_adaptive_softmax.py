@@ -255,7 +255,7 @@ def test_the_gradient_is_that_of_a_log_softmax():
   comparison.assert_close(actual, expected, roundings=ROUNDINGS)
 
 
-@hypothesis.settings(max_examples=10)
+@hypothesis.settings(max_examples=5)
 @hypothesis.given(
   seed=st.integers(0, 10_000),
   cutoffs=st.sampled_from(CUTOFFS),

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from tests import corpus
 from tests import own_process
@@ -28,6 +29,8 @@ def test_parameters_of_numpy_are_sent_to_the_device_once():
   assert all(isinstance(leaf, jax.Array) for leaf in leaves)
 
 
+@pytest.mark.rest
+@pytest.mark.slow
 def test_kernels_are_split_over_the_devices(tmp_path):
   """JAX refuses one that nothing splits; a CPU has none, so it is lowered."""
   found = own_process.result("text.on_mesh", tmp_path)

@@ -230,7 +230,6 @@ def test_resets_between_segments_cut_the_gradient():
     assert (comparison.difference(gradient, mean) < rounding) == is_cut
 
 
-@pytest.mark.rest  # `test_step` has the same without `gradient_segments`.
 def test_a_chunk_is_a_loop_of_updates():
   config = make_config(
     segments=2, **{"model.dropout_rate": 0.1, "train.learning_rate": 0.1}

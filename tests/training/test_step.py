@@ -115,6 +115,7 @@ def distance(one, other):
   return max(map(float, jax.tree.leaves(parts)))
 
 
+@pytest.mark.rest  # `test_gradient_segments` has the same, up to rounding.
 def test_a_chunk_is_a_loop_of_single_updates_bit_for_bit():
   config, segments = make_config(**EVERYTHING), make_segments()
   state, memory, metrics = run(config, segments, options=TO_THE_BIT)
