@@ -60,6 +60,9 @@ def test_the_work_of_a_token_is_counted_by_hand():
   assert network.forward_flops_per_token(
     config, segment_len=4, mem_len=6
   ) == pytest.approx(2 * (layers + softmax))
+  assert network.forward_flops_per_token(
+    config, segment_len=4, mem_len=0, context_len=6
+  ) == pytest.approx(2 * (layers + softmax))
   limits = ("attention:1", "attention:1", "attention")
   few = dataclasses.replace(config, layers=limits)
   forgotten = 2 * 3 * 10 * (6 - 1)  # Keys in two layers.
