@@ -18,6 +18,8 @@ from transformer_xl.data_prep import tokenizer as tokenizer_lib
 from transformer_xl.formats import input_files
 from transformer_xl.formats import published_vocabulary
 
+# Characters of one to four bytes, of which a vocabulary seldom has all.
+_RARE = ["\x7f", "\u07fa", "\ud7fb", "\U0002a6a5"]
 # Suffixes of the pickles of the published codes.
 _PICKLED = (".pkl", ".pt", ".bin")
 
@@ -136,6 +138,8 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
       data = content(_symbols(place, kind), kind)
     file = VocabularyFile(data, tokenizer.meta())
     file.load()
+    if kind == "subword":
+      _check_unknown(data)
     return file
   except FileNotFoundError:
     problem = "it does not exist"
@@ -150,6 +154,31 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
     " line (bytes as numbers from 0 to 255), or a tokenizers .json for"
     " subwords."
   )
+
+
+def _check_unknown(content: bytes) -> None:
+  """Raises ValueError if a subword model gives an unknown character no token.
+
+  A loss would be of another text. The model itself is asked, since a normalizer
+  or pre-tokenizer may remove characters on purpose.
+  """
+  stated = json.loads(content)
+  before = json.dumps([stated["normalizer"], stated["pre_tokenizer"]])
+  reads_bytes = '"ByteLevel"' in before
+  symbols = _RARE
+  if reads_bytes:
+    symbols = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+  model = tokenizers.Tokenizer.from_str(content.decode("utf-8")).model
+  try:
+    lost = [symbol for symbol in symbols if not model.tokenize(symbol)]
+  except Exception as error:  # The library raises no narrower class.
+    raise ValueError(f"it cannot encode every character ({error})") from None
+  if lost:
+    fix = "with all 256 bytes" if reads_bytes else "on bytes (ByteLevel)"
+    raise ValueError(
+      "it drops characters that it lacks, without a token for them; train it "
+      f"{fix} or with an unk_token"
+    )
 
 
 def prepared_tokenizer(path: str) -> tokenizer_lib.Meta | None:

@@ -21,6 +21,11 @@ __all__ = ["UserError", "load"]
 UserError = errors.UserError
 
 
+def __dir__() -> list[str]:
+  """The names, those that are looked up among them."""
+  return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
   """`load` and `__version__`, which are looked up when somebody asks.
 

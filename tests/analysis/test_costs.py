@@ -1,5 +1,6 @@
 """What models cost: who shares a measurement of time, and its tokens."""
 
+import functools
 import itertools
 
 import jax
@@ -49,11 +50,22 @@ def test_a_variant_that_does_not_fit_has_no_planned_times(
   monkeypatch.setattr(costs.plan, "generation_plan", lambda *_: fits)
   monkeypatch.setattr(costs.plan, "eval_plan", lambda *_: fits)
   device = jax.devices()[0]
-  assert costs.planned_seconds(config, 8, device) == (0.25, 0.25, 0.25)
+  planned = functools.partial(costs.planned_seconds, "deep", config, 8, device)
+  assert planned() == (0.25, 0.25, 0.25)
   refused = {"fits": False, "reason": "exceeds 15.75 GiB"}
   monkeypatch.setattr(costs.plan, "eval_plan", lambda *_: refused)
-  assert costs.planned_seconds(config, 8, device) is None
-  assert "exceeds 15.75 GiB" in caplog.text
+  assert planned() is None
+  assert "its evaluation does not fit: exceeds 15.75 GiB" in caplog.text
+  compiled = fits | {
+    "fits": False,
+    "hbm_bytes_per_chip": 3 << 30,
+    "hbm_capacity_bytes": 2 << 30,
+    "estimated_step_seconds": 0.1,
+  }
+  monkeypatch.setattr(costs.plan, "train_plan", lambda *_: compiled)
+  assert planned() is None
+  assert "deep has no planned times: on one" in caplog.text
+  assert "its training does not fit: 3.00 of 2.00 GiB" in caplog.text
 
 
 @pytest.mark.rest

@@ -81,35 +81,6 @@ def test_a_tokenizer_that_was_saved_to_cut_text_reads_all_of_it():
   assert vocab.decode(vocab.encode("s")) == "s"
 
 
-@pytest.mark.parametrize(
-  ("kind", "message"),
-  [
-    (tokenizers.models.BPE, "leaves out characters that it lacks"),
-    (tokenizers.models.WordPiece, "cannot encode every character"),
-    (tokenizers.models.WordLevel, "cannot encode every character"),
-  ],
-)
-def test_a_tokenizer_that_loses_characters_is_refused(kind, message):
-  model = tokenizers.Tokenizer(kind({"a": 0, "b": 1}, **_merges(kind)))
-  content = model.to_str().encode()
-  meta = {"kind": "subword", "lower_case": False}
-  with pytest.raises(ValueError, match=message):
-    vocabulary.parse(content, tokenizer=meta)
-
-
-def test_a_tokenizer_with_a_token_for_the_unknown_is_read():
-  model = tokenizers.Tokenizer(
-    tokenizers.models.BPE({"a": 0, "?": 1}, [], unk_token="?")
-  )
-  meta = {"kind": "subword", "lower_case": False}
-  vocab = vocabulary.parse(model.to_str().encode(), tokenizer=meta)
-  assert vocab.encode("aza").tolist() == [0, 1, 0]
-
-
-def _merges(kind):
-  return {"merges": []} if kind is tokenizers.models.BPE else {}
-
-
 @hypothesis.given(st.text(UNICODE))
 def test_any_text_comes_back_from_subwords(text):
   vocab = subwords()

@@ -75,7 +75,7 @@ from transformer_xl import errors
 from transformer_xl import main
 from transformer_xl.planning import shortage
 
-main.MODES["score"] = main.Mode("planning.shortage", "", "", "exhaust")
+main.MODES["score"] = main.Mode("planning.shortage", "", "", function="exhaust")
 shortage.exhaust = test_shortage.exhaust
 try:
   main._run("score", test_shortage.config(), "workdir")

@@ -177,7 +177,7 @@ def run(
     rows = [
       row._replace(
         planned_seconds_per_token=costs.planned_seconds(
-          row.config, row.length, chip
+          row.name, row.config, row.length, chip
         )
       )
       for row in rows

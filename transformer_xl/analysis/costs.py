@@ -22,6 +22,7 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.planning import plan
+from transformer_xl.planning import plan_log
 from transformer_xl.text import language_model
 from transformer_xl.text import streaming
 from transformer_xl.training import loop
@@ -119,11 +120,14 @@ def what_is_timed(
 
 
 def planned_seconds(
-  config: schema.ExperimentConfig, mem_len: int, device: jax.Device
+  name: str,
+  config: schema.ExperimentConfig,
+  mem_len: int,
+  device: jax.Device,
 ) -> Seconds | None:
   """The estimates of `--mode=plan` for one device that is not there.
 
-  None if the variant does not fit on one.
+  None if a part of the variant `name` does not fit on one.
   """
   changed = load.replaced(
     config,
@@ -134,22 +138,25 @@ def planned_seconds(
       "generate.num_samples": 1,
     },
   )
-  plans = (
-    plan.train_plan(changed, [device]),
-    plan.eval_plan(changed, [device]),
-    plan.generation_plan(changed, device),
-  )
-  for each in plans:
-    if not each["fits"]:
+  parts = {
+    "training": lambda: plan.train_plan(changed, [device]),
+    "evaluation": lambda: plan.eval_plan(changed, [device]),
+    "generation": lambda: plan.generation_plan(changed, device),
+  }
+  seconds = {}
+  for part, make_plan in parts.items():
+    found = make_plan()
+    if not found["fits"]:
       logging.warning(
-        "A variant has no planned times, since it does not fit on one %s: %s",
+        "%s has no planned times: on one %s its %s %s",
+        name,
         device.device_kind,
-        each.get("reason", f"it needs {each.get('hbm_bytes_per_chip')} bytes"),
+        part,
+        plan_log.program(found),
       )
       return None
-  return Seconds(
-    *(1 / each["estimated_tokens_per_second_per_chip"] for each in plans)
-  )
+    seconds[part] = 1 / found["estimated_tokens_per_second_per_chip"]
+  return Seconds(**seconds)
 
 
 def seconds_per_token(timed: Iterable[Timed]) -> dict[Timed, Seconds]:

@@ -26,8 +26,6 @@ from transformer_xl import errors
 from transformer_xl import storage
 
 _MISSING = np.iinfo(np.uint32).max
-# Of the rarest Chinese characters: no vocabulary of symbols has it.
-_RARE_CHARACTER = "\U0002a6a5"
 
 # Ids of symbols, in the smallest type that holds every id.
 Ids = NDArray[np.unsignedinteger]
@@ -277,7 +275,6 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
     # A file keeps how a tokenizer was called last, and would cut all text.
     model.no_truncation()
     model.no_padding()
-    _check_that_all_is_encoded(model)
     size = 1 + max(model.get_vocab().values())
     if size > len(text):
       raise ValueError(f"an id is {size - 1}")
@@ -299,22 +296,6 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
   if kind == "byte":
     return ByteVocabulary(symbols)
   return CharacterVocabulary(symbols, lower_case)
-
-
-def _check_that_all_is_encoded(model: tokenizers.Tokenizer) -> None:
-  """Raises ValueError if characters that a model lacks get no token.
-
-  A loss would then be of another text than the one that was given.
-  """
-  try:
-    ids = model.encode(_RARE_CHARACTER, add_special_tokens=False).ids
-  except Exception as error:  # The library raises no narrower class.
-    raise ValueError(f"it cannot encode every character: {error}") from None
-  if not ids:
-    raise ValueError(
-      "it leaves out characters that it lacks, so texts would be cut; train it "
-      "on bytes (ByteLevel or byte_fallback), or with an unk_token"
-    )
 
 
 def escape(symbol: str) -> str:

@@ -318,7 +318,8 @@ def _compiled_without_copies(
   return call
 
 
-# What is read of one segment, from frozen parameters, state and segment.
+# The next state, and what is found in one segment, from the parameters of the
+# network, its state and the segment.
 ReadSegment = Callable[
   [shapes.PyTree, shapes.PyTree, segment_lib.Segment],
   tuple[shapes.PyTree, shapes.PyTree],

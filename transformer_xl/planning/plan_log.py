@@ -36,10 +36,10 @@ def log(result: Plan) -> None:
     parts,
   )
   for kind, name in _PROGRAMS.items():
-    logging.info("%s %s", name, _program(result[kind]))
+    logging.info("%s %s", name, program(result[kind]))
   if nearest := result["train"].get("nearest_that_fits"):
     logging.info(
-      "Training fits with %s: %s", nearest["change"], _program(nearest)
+      "Training fits with %s: %s", nearest["change"], program(nearest)
     )
   if held := result["eval"]["hbm_bytes_while_evaluating"]:
     logging.info("Validation during training: %.2f GiB a chip.", held / 2**30)
@@ -49,7 +49,7 @@ def log(result: Plan) -> None:
   logging.info("%s", _explanation(result))
 
 
-def _program(plan: Plan) -> str:
+def program(plan: Plan) -> str:
   """What one program needs."""
   if "hbm_bytes_per_chip" not in plan:
     return f"does not fit: {plan['reason']}"

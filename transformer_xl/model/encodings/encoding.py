@@ -6,8 +6,7 @@ on the distance between query and key. Each method below returns None, or the
 plain choice, where an encoding has nothing to add, so a new encoding overrides
 only what makes it different.
 
-Shapes: B lanes, T queries, K keys, R slots of a ring, H heads, Dh head width,
-D model width.
+Shapes: B lanes, T queries, K keys, H heads, Dh head width, D model width.
 """
 
 from typing import NamedTuple
