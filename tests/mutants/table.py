@@ -118,7 +118,7 @@ TESTS = {
   "model/mixers/mixer": (
     _SEGMENTS + "[3-7-4",
     _ORACLE + "a_mixer_says",
-    _READER + "[3-7-0-None-relative-layers-pre_norm-block_recurrent",
+    _READER + "[3-9-0-None-relative-layers-pre_norm-memorizing",
   ),
   "model/mixers/qrnn": (
     _SEGMENTS + "[4-1-0",
