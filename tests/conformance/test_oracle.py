@@ -223,6 +223,7 @@ def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
   hands_on_vectors = name in oracle_recurrent.READ or name == "block_recurrent"
   assert (reach is None) == hands_on_vectors
   assert reach is None or reach >= 8
+  assert mixer.remembered_tokens(config, 0) == 0
 
 
 @pytest.mark.some(16)

@@ -119,6 +119,7 @@ TESTS = {
     _SEGMENTS + "[3-7-4",
     _ORACLE + "a_mixer_says",
     _READER + "[3-9-0-None-relative-layers-pre_norm-memorizing",
+    _READER + "[4-1-0-None-relative-layers-pre_norm-lstm",
   ),
   "model/mixers/qrnn": (
     _SEGMENTS + "[4-1-0",
@@ -131,6 +132,7 @@ TESTS = {
     _SEGMENTS + "[4-1-0",
     _SEGMENTS + "[4-0-0-None-relative-layers-num",
     _READER + "[4-1-0",
+    _ORACLE + "a_mixer_says",
     _CONFORMS + "[lstm",
   ),
   "model/network": (
