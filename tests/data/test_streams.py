@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import math
 
 import hypothesis
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
 from tests import corpus
+from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load
 from transformer_xl.data import segment
+from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 
@@ -139,6 +143,44 @@ def test_only_answers_have_a_weight(context_len):
   scored = segments.targets[segments.weights == 1]
   assert sorted(scored.tolist()) == [*ANSWERS]
   assert segments.weights.sum() == len(ANSWERS)
+
+
+def test_padding_has_no_weight_where_only_answers_count():
+  file = corpus.positions(42)
+  answers = token_file.Answers(np.array(ANSWERS), np.ones(6, int))
+  file = dataclasses.replace(file, answers=answers)
+  lengths = segment_lengths.DrawnLengths(5, 2.0, 0)
+  make = functools.partial(
+    streams.TrainStream, file, 3, 5, "wrap", lengths=lengths
+  )
+  padded = make().read(0, 8, ALL).weights
+  both = make(targets="answers").read(0, 8, ALL)
+  asked = np.isin(both.targets, ANSWERS)
+  assert padded is not None
+  assert (asked & (padded == 0)).any()
+  np.testing.assert_array_equal(both.weights, padded * asked)
+
+
+def test_a_lane_that_warms_up_before_the_text_reads_none():
+  source = eval_stream(42, 2, 4, 10)
+  assert source.num_steps > 3
+  is_text = source.is_text(0, source.num_steps)
+  position = np.arange(4 * source.num_steps) - 12  # In three whole segments.
+  expected = (position >= 0) & (position < 41)
+  assert is_text[:, 0].ravel().tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+  ("values", "rule"),
+  [
+    ({"data.reset_at_documents": True}, "documents"),
+    ({}, "wrap"),
+    ({"model.memory_start": "zeros"}, "never"),
+  ],
+)
+def test_resets_follow_the_configuration(values, rule):
+  config = load.from_config_dict(tiny.config_dict(**values))
+  assert streams.reset_rule(config) == rule
 
 
 def test_text_without_answers_is_refused():
