@@ -56,6 +56,7 @@ class _Size(NamedTuple):
 # processor many small ones learn more in the same time than few large ones.
 _SIZES = (
   _Size(3e5, 4, 128, 4, 0.1, 8, 128, 128, 3e-3, 1_000),
+  _Size(7e5, 4, 128, 4, 0.05, 8, 128, 128, 3e-3, 2_400),
   _Size(3e6, 4, 128, 4, 0.0, 8, 128, 128, 3e-3, 2_400),
   _Size(float("inf"), 4, 192, 4, 0.0, 16, 128, 256, 2e-3, 5_000),
 )
