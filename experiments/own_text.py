@@ -1,18 +1,17 @@
 """Your own text: settings that fit the size of the prepared text.
 
-Paper: no such model. Measured as bytes on one core that other programs shared:
-validation in nats per byte, by CPU minutes with starting, compiling and
-validating.
+Paper: no such model. Measured as bytes on one core: validation in nats per byte,
+by minutes with starting, compiling and validating.
 
-    text                        1.5    3.0    4.2   end
-    WikiText-2, first 1.1 MB   1.80   1.62   1.52   1.489 after 4.8
-    Penn Treebank, 1.1 MB      1.54   1.32   1.23   1.215 after 4.8
+    text                        0.5    1.0    2.0   end
+    WikiText-2, first 1.1 MB   1.87   1.72   1.54   1.457 after 2.6
+    Penn Treebank, 1.1 MB      1.63   1.44   1.21   1.172 after 2.5
     WikiText-2, 10.8 MB                             1.288 after 40
-    Python's sources, 100 MB (by the clock)         0.755 after 70
+    Python's sources, 100 MB                        0.755 after 70
 
-The settings were tried on the first text alone, with 2,200 updates and the
-paper's block; learning rates on three, with today's. With the paper's block
-`:long` reaches 1.338 after 39 minutes on WikiText-2's validation file
+Dropout, width, lanes and learning rates were compared on three texts of 1.1 MB,
+dropout on three of 110 kB as well. With the paper's block `:long` reaches 1.338
+after 39 minutes on WikiText-2's validation file
 (docs/measurements/training.md).
 jax 0.10.2, bfloat16 by AVX-512 or AMX, 26 and 27 November 2026.
 Cost: the log says it after the first updates.
