@@ -169,7 +169,7 @@ def test_a_description_shows_counts_symbols_and_a_sample(tmp_path, capsys):
     **layouts.WHOLE,
   )
   shown = describe.describe(folder)
-  assert "the cat-like dog, sat.\n" in shown
+  assert "the cat @-@ like dog , sat .\n" in shown
   assert f"{30 * 9:,}" in shown
   assert "<eos>" in shown
   assert "no cutoffs are suggested" in shown
