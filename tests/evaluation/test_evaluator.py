@@ -182,3 +182,19 @@ def test_parameters_are_no_constants_of_what_reads_each_token(data_dir):
   assert kinds == {True}
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", config.eval.split)
   np.testing.assert_array_equal(found, file.tokens[1:])
+
+
+def test_a_warm_up_of_no_tokens_is_none(data_dir):
+  """A negative one is as long as the memory."""
+  config = corpus.config(data_dir, **{"eval.warmup_len": 0})
+  memory = load.replaced(config, {"eval.warmup_len": -1})
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", config.eval.split)
+  none, whole = (
+    streams.EvalStream(
+      file, config.eval.batch_size, config.eval.segment_len, length, "wrap"
+    ).num_steps
+    for length in (0, 16)
+  )
+  assert none < whole
+  assert evaluator.open_stream(config, 16).num_steps == none
+  assert evaluator.open_stream(memory, 16).num_steps == whole

@@ -220,7 +220,8 @@ def test_muon_takes_orthogonal_steps_in_the_matrices_of_layers():
   Five iterations bring the singular values to 0.7 to 1.2, whatever they were
   (Jordan et al. 2024), but for directions that the gradient hardly has.
   """
-  params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
+  model = tiny.model_config(cutoffs=(9,), div_val=2, ff_dim=48)
+  params = tiny.params(model)
   options = {"schedule": "constant", "learning_rate": 0.1, "clip_norm": 0.0}
   steps = {}
   for name in ("adam", "muon"):
