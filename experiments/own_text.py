@@ -1,7 +1,7 @@
 """Your own text: settings that fit the size of the prepared text.
 
-Paper: no such model. Measured as bytes on one core: validation in nats per byte,
-by minutes with starting, compiling and validating.
+Paper: no such model. Measured as bytes on one core: validation in nats per
+byte, by minutes with starting, compiling and validating.
 
     text                        0.5    1.0    2.0   end
     WikiText-2, first 1.1 MB   1.87   1.72   1.54   1.457 after 2.6
