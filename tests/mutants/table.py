@@ -112,6 +112,7 @@ TESTS = {
     _SEGMENTS + "[3-9-0-None-relative-layers-pre_norm-memorizing",
     _SEGMENTS + "[4-0-0-None-relative-layers-delta-memorizing",
     _ORACLE + "a_mixer_says",
+    "tests/model/test_memorizing.py",
     _CONFORMS + "[memorizing",
     _FLOPS + "retriev",
   ),
