@@ -163,8 +163,8 @@ def _check_unknown(content: bytes) -> None:
   or pre-tokenizer may remove characters on purpose.
   """
   stated = json.loads(content)
-  before = json.dumps([stated["normalizer"], stated["pre_tokenizer"]])
-  reads_bytes = '"ByteLevel"' in before
+  parts = [stated.get("normalizer"), stated.get("pre_tokenizer")]
+  reads_bytes = '"ByteLevel"' in json.dumps(parts)
   symbols = _RARE
   if reads_bytes:
     symbols = tokenizers.pre_tokenizers.ByteLevel.alphabet()
