@@ -48,7 +48,7 @@ quickstart: $(VENV)/installed ## Train a small model, and evaluate it; STEPS=300
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart \
 	  $(if $(STEPS),--config.train.num_steps=$(STEPS))
 
-# Seven minutes on two idle cores.
+# Four to seven minutes on two idle cores, by the processor.
 test: $(VENV)/installed ## The tests
 	$(PYTEST) $(PARALLEL)
 

@@ -137,9 +137,9 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
     if kind != "subword":
       data = content(_symbols(place, kind), kind)
     file = VocabularyFile(data, tokenizer.meta())
-    file.load()
-    if kind == "subword":
-      _check_unknown(data)
+    loaded = file.load()
+    if isinstance(loaded, vocabulary.SubwordVocabulary):
+      _check_unknown(data, loaded.model)
     return file
   except FileNotFoundError:
     problem = "it does not exist"
@@ -156,11 +156,11 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
   )
 
 
-def _check_unknown(content: bytes) -> None:
-  """Raises ValueError if a subword model gives an unknown character no token.
+def _check_unknown(content: bytes, tokenizer: tokenizers.Tokenizer) -> None:
+  """Raises ValueError if a tokenizer gives an unknown character no token.
 
-  A loss would be of another text. The model itself is asked, since a normalizer
-  or pre-tokenizer may remove characters on purpose.
+  A loss would be of another text. The tokenizer's model is asked, since a
+  normalizer or pre-tokenizer may remove characters on purpose.
   """
   stated = json.loads(content)
   parts = [stated.get("normalizer"), stated.get("pre_tokenizer")]
@@ -168,7 +168,7 @@ def _check_unknown(content: bytes) -> None:
   symbols = _RARE
   if reads_bytes:
     symbols = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-  model = tokenizers.Tokenizer.from_str(content.decode("utf-8")).model
+  model = tokenizer.model
   try:
     lost = [symbol for symbol in symbols if not model.tokenize(symbol)]
   except Exception as error:  # The library raises no narrower class.

@@ -160,7 +160,7 @@ def test_segments_past_the_end_leave_sums_alone(data_dir):
 
 
 def test_parameters_are_no_constants_of_what_reads_each_token(data_dir):
-  """Of a large model they would be gigabytes of the program."""
+  """As constants, those of a large model add gigabytes to the program."""
   config = corpus.config(data_dir)
   mesh = mesh_lib.make_mesh(config.mesh)
   kinds = set()

@@ -52,7 +52,7 @@ class Tiling(NamedTuple):
   query_block: int
   key_len: int  # M + T, padded to whole registers.
   has_positions: bool  # Whether there are position keys.
-  dropout_rate: float  # Of the softmax's weights.
+  dropout_rate: float  # The share of attention weights that are dropped.
   interpret: bool  # Run as ordinary JAX, without a TPU.
 
   @property
