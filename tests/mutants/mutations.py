@@ -10,6 +10,7 @@ class Mutant(NamedTuple):
   """A source file with one change."""
 
   line: int
+  column: int  # Both from 1. A line can have the same change twice.
   change: str  # What was there, and what is there now.
   source: str
 
@@ -87,7 +88,8 @@ def mutants(source: str) -> list[Mutant]:
     code = source.encode()
     code = code[:start] + text.encode() + code[end:]
     change = f"{ast.unparse(node)}  ->  {ast.unparse(changed)}"
-    result.append(Mutant(node.lineno, change, code.decode()))
+    column = node.col_offset + 1
+    result.append(Mutant(node.lineno, column, change, code.decode()))
   return sorted(result)
 
 

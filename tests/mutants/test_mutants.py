@@ -94,6 +94,15 @@ def test_each_mistake_is_made(before, after):
   assert all(mutant.line == 3 for mutant in found)
 
 
+def test_the_same_change_is_made_in_each_place():
+  found = mutations.mutants("def f():\n  return g(1, 1)\n")
+  places = [(mutant.column, mutant.change) for mutant in found]
+  assert sorted(places) == [
+    *((12, "1  ->  0"), (12, "1  ->  2")),
+    *((15, "1  ->  0"), (15, "1  ->  2")),
+  ]
+
+
 def test_types_and_messages_stay():
   source = """
 Number = int | None
