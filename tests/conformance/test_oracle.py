@@ -154,8 +154,11 @@ REST = (
   ),
   Case(4, 4, 0, None, ZEROS),
   Case(1, 4, 0, None, ZEROS),
+  Case(2, 1, 0, None, ZEROS),
   Case(5, 2, 1, "mem_len", ZEROS),
   Case(4, 0, 3, "mem_len", MASKED),
+  # Zeros before a document lie in memory after its first segment.
+  Case(3, 7, 0, "mem_len", ZEROS | {"encoding": "rope", "pre_norm": True}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "shaw"}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "relative_tied"}),
   Case(3, 7, 0, "mem_len", ZEROS | {"encoding": "absolute"}),

@@ -11,6 +11,10 @@ _COMPRESSED = "relative-layers-compressive.function-compressive.slots"
 _CONFORMS = "tests/conformance/test_implementations.py::test_conforms"
 _FLOPS = "tests/training/test_log_window.py::test_"
 _STEP = "tests/training/test_step.py::test_"
+_RATES = (
+  "tests/training/test_published_training.py::"
+  "test_both_rates_end_where_the_cosine_of_the_others_ends"
+)
 _EVALUATOR = "tests/evaluation/test_evaluator.py"
 
 TESTS = {
@@ -152,6 +156,8 @@ TESTS = {
     _READER + "[4-2-0-mem_len-rope",
     _READER + "[3-7-9-mem_len_plus_one",
     _READER + "[4-6-0",
+    _READER + "[3-7-0-mem_len-rope",
+    _READER + "[2-1-0-None-relative-memory_start",
     "tests/model/test_ring.py",
   ),
   "model/visibility": (
@@ -164,6 +170,8 @@ TESTS = {
   "training/optimizer": (
     "tests/training/test_optimizer.py",
     "tests/training/test_rate_factors.py::test_each",
+    "tests/training/test_rate_factors.py::test_what_is_frozen_stays",
+    _RATES,
   ),
   "training/rate_factors": (
     "tests/training/test_rate_factors.py",
@@ -184,8 +192,11 @@ TESTS = {
     "tests/training/test_averaging.py::test_the_moving",
     "tests/training/test_averaging.py::"
     "test_the_mean_of_the_parameters_begins_after_its_first_step",
+    _RATES,
     "tests/training/test_published_training.py::test_the_rate_falls",
+    "tests/training/test_published_training.py::test_a_padded_update",
     "tests/training/test_gradient_segments.py::test_the_gradient_is",
+    "tests/training/test_gradient_segments.py::test_memory_carries",
     "tests/training/test_gradient_segments.py::"
     "test_a_chunk_is_a_loop_of_updates",
   ),

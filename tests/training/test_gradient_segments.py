@@ -96,7 +96,7 @@ def one_by_one(segments):
   """What `update` finds for each segment alone, at the same parameters."""
   config, found = make_config(segments=1), []
   _, memory = start(config)
-  for index in range(SEGMENTS):
+  for index in range(len(segments.inputs)):
     segment = jax.tree.map(lambda array, i=index: array[i], segments)
     found.append(update(config, segment, memory=memory))
     memory = found[-1][1]
@@ -120,7 +120,7 @@ def oracle_loss(config, params, segments):
   """The mean loss of all segments, one function of the parameters."""
   lanes = [visible(config, lane) for lane in range(LANES)]
   total = 0.0
-  for index in range(SEGMENTS):
+  for index in range(len(segments.inputs)):
     inputs, targets, resets, weights = (array[index] for array in segments)
     log_probs, lanes = oracle.segment(
       params, config.model, inputs, lanes, mem_len=MEMORY, resets=resets
@@ -199,8 +199,12 @@ def test_the_gradient_is_that_of_one_long_function(updates, resets):
   assert float(metrics.gradient_norm) == pytest.approx(norm, rel=1e-5)
 
 
-def test_memory_carries_the_gradient_into_earlier_segments():
-  config, segments = make_config(), make_segments(weights=only_last())
+@pytest.mark.parametrize("num_segments", [2, SEGMENTS])
+def test_memory_carries_the_gradient_into_earlier_segments(num_segments):
+  config = make_config(segments=num_segments)
+  segments = jax.tree.map(
+    lambda array: array[-num_segments:], make_segments(weights=only_last())
+  )
   gradient, memory, metrics = update(config, segments)
   assert_is_slope(gradient, config, segments)
   # The last segment by itself has the same loss, but memory is a constant.

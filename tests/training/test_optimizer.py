@@ -292,6 +292,16 @@ def test_the_factor_of_the_embedding_is_that_of_its_tables():
   assert set(update["embedding"]) > doubled
 
 
+def test_a_rate_of_zero_moves_nothing_whatever_the_factor_of_tables():
+  params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
+  config = train_config(embedding_rate_factor=2.0, num_steps=10)
+  last = jnp.asarray(float(config.num_steps))
+  assert optimizer_lib.learning_rate_schedule(config)(last) == 0
+  nothing = jax.tree.map(jnp.zeros_like, params)
+  update = optimizer_lib.scale_update(nothing, config, last, 1.0)
+  assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(update))
+
+
 @pytest.mark.parametrize("name", training_fields.OPTIMIZERS)
 def test_every_optimizer_descends(name):
   rate = {"sgd": 0.1, "lamb": 0.05}.get(name, 0.1)

@@ -250,12 +250,18 @@ def test_a_segment_without_any_weight_leaves_the_parameters():
   assert float(metrics.gradient_norm.max()) == 0
 
 
-def test_sgd_follows_the_gradient_of_the_mean_over_tokens():
+@pytest.mark.parametrize("num_tokens", [None, 1])
+def test_sgd_follows_the_gradient_of_the_mean_over_tokens(num_tokens):
+  """Over all tokens of an update that count, or over the only one."""
   config, segments = make_config(**PLAIN), make_segments()
   only_first = jnp.arange(COUNT)[:, None, None] == 0
-  segments = segments._replace(
-    weights=jnp.where(only_first, segments.weights, 0)
-  )
+  weights = jnp.where(only_first, segments.weights, 0)
+  if num_tokens == 1:
+    one = jnp.argmax(weights.ravel())
+    weights = (
+      jnp.zeros_like(weights).ravel().at[one].set(1).reshape(weights.shape)
+    )
+  segments = segments._replace(weights=weights)
   state, memory = start(config)
   segment = at(segments, 0)
 
