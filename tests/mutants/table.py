@@ -183,6 +183,7 @@ TESTS = {
     _STEP + "sgd_follows",
     _STEP + "the_recent_half_of_a_segment_is_learned",
     _STEP + "penalties",
+    _STEP + "a_loss_of_mixers",
     _STEP + "norms_are_those",
     _STEP + "accumulation",
     _STEP + "empty_lanes",
@@ -197,6 +198,7 @@ TESTS = {
     "tests/training/test_published_training.py::test_a_padded_update",
     "tests/training/test_gradient_segments.py::test_the_gradient_is",
     "tests/training/test_gradient_segments.py::test_memory_carries",
+    "tests/training/test_gradient_segment_runs.py::test_updates_of",
     "tests/training/test_gradient_segments.py::"
     "test_a_chunk_is_a_loop_of_updates",
   ),

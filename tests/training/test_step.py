@@ -205,6 +205,11 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   config = make_config(**PLAIN, **{f"train.{penalty}_penalty": 0.5})
   state, memory = start(config)
   segment = at(make_segments(), 0)
+  # A document starts at a token that counts.
+  segment = segment._replace(
+    resets=segment.resets.at[1, 2].set(True),
+    weights=segment.weights.at[1, 2].set(1.0),
+  )
   model = step_lib.make_model(config)
 
   def expected(params):
@@ -231,6 +236,43 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   assert distance(gradient, jax.tree.map(jnp.zeros_like, gradient)) > 1e-2
   moved = jax.tree.map(lambda p, g: p - 0.1 * g, one.params, gradient)
   comparison.assert_close(other.params, moved, roundings=10)
+
+
+def test_a_loss_of_mixers_is_a_mean_over_tokens_too():
+  """The convolution of slots follows it, and no other loss."""
+  slots = {"function": "conv", "rate": 2, "slots": 3}
+  fields = {f"model.compressive.{name}": slots[name] for name in slots}
+  fields |= {"model.layers": ("compressive",)}
+  fields |= {"train.segment_len": LENGTH, "train.mem_len": MEMORY}
+  config, segments = make_config(**PLAIN, **fields), make_segments()
+  update = compiled(step_lib.train_segment, config)
+  state, _ = start(config)
+  memory = programs.init_memory(config)
+  for index in range(COUNT - 1):
+    (state, memory), _ = update(state, memory, at(segments, index), 0)
+  last = at(segments, COUNT - 1)
+
+  def loss(params):
+    _, auxiliary, _ = step_lib.make_model(config).apply(
+      {"params": params},
+      last.inputs,
+      last.targets,
+      memory,
+      last.resets,
+      dropout_lanes=None,
+      method="training_losses",
+    )
+    return jnp.sum(auxiliary.mixers * last.weights) / last.weights.sum()
+
+  (after, _), _ = update(state, memory, last, 0)
+  gradient = jax.jit(jax.grad(loss))(state.params)
+  before, moved, slope = (
+    tree["layers"]["compressive"]["compression"]
+    for tree in (state.params, after.params, gradient)
+  )
+  expected = jax.tree.map(lambda p, g: p - 0.1 * g, before, slope)
+  assert distance(expected, before) > 1e-3
+  comparison.assert_close(moved, expected, roundings=30)
 
 
 def test_targets_without_weight_change_nothing():
