@@ -11,6 +11,7 @@ import pytest
 from tests import comparison
 from tests import tiny
 from transformer_xl.model import network
+from transformer_xl.model import parameters
 from transformer_xl.model.mixers import mixer
 
 LANES, SEGMENTS = 2, 3
@@ -75,6 +76,37 @@ def test_only_the_convolution_learns(segment_len, mem_len, trains_memory):
 
 
 BATCH, SEGMENT, MEMORY, SLOTS = 3, 4, 5, 3
+
+
+def test_all_places_of_a_pattern_add_their_losses():
+  """Two places of one kind have the losses of two layers in one scan."""
+  found = {}
+  for num_places in (1, 2):
+    slots = {"compressive.rate": 2, "compressive.slots": SLOTS}
+    kinds = ("compressive",)
+    config = tiny.model_config(layers=kinds * num_places, **slots)
+    params = tiny.params(tiny.model_config(layers=kinds, **slots))
+    if num_places == 2:
+      params = params | {
+        "layers": {
+          parameters.placed_name(name, place): jax.tree.map(
+            lambda leaf, place=place: leaf[place, None], tree
+          )
+          for place in range(2)
+          for name, tree in params["layers"].items()
+        }
+      }
+    model = network.Network(config, mixer.Settings(trains=True))
+    state = network.empty_state(
+      config, batch_size=BATCH, mem_len=MEMORY, step_len=SEGMENT
+    )
+    for index in range(4):
+      segment = make_segment(config.vocab_size, index)
+      _, losses, state = read(model, params, state, *segment)
+    found[num_places] = losses.mixers
+  assert float(jnp.max(found[1])) > 1e-2
+  # Sums in another order.
+  comparison.assert_close(found[2], found[1], roundings=100)
 
 
 def make_segment(vocab_size, index):

@@ -143,8 +143,12 @@ TESTS = {
   "model/network": (
     _SEGMENTS + "[3-7-0-None-relative]",
     _SEGMENTS + "[3-7-4",
+    _SEGMENTS + "[3-7-2-None-relative-norm",
     "tests/model/test_network.py",
     "tests/model/test_initialisation.py",
+    "tests/model/test_dropout.py::test_embedding_dropout",
+    "tests/model/test_dropout.py::test_what_enters",
+    "tests/model/test_compression_loss.py::test_all_places",
     _FLOPS + "the_work",
     _FLOPS + "an_adaptive",
     _STEP + "penalties",
