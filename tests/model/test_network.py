@@ -28,6 +28,22 @@ def test_nll_is_minus_the_log_probability_of_the_target(strict_dtypes):
   comparison.assert_close(losses, -chosen, roundings=30)
 
 
+def test_without_resets_no_document_starts(strict_dtypes):
+  config = tiny.model_config()
+  inputs, _, memory = tiny.inputs(config)
+  nowhere = jnp.zeros(inputs.shape, bool)
+  read = functools.partial(
+    network.Network(config).apply,
+    {"params": tiny.params(config)},
+    *(inputs, memory),
+    method="log_probs",
+  )
+  one, after = read()
+  other, expected = read(nowhere)
+  np.testing.assert_array_equal(one, other)
+  jax.tree.map(np.testing.assert_array_equal, after, expected)
+
+
 def test_parameters_do_not_depend_on_lengths():
   config = tiny.model_config(**ADAPTIVE)
   short = jax.eval_shape(

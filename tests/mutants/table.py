@@ -50,6 +50,7 @@ TESTS = {
   "model/encodings/distances": (
     "tests/model/test_distances.py",
     "tests/model/test_attention.py::test_",
+    _SEGMENTS + "[5-2-1-mem_len-relative",
     _SEGMENTS + "[3-7-0-None-shaw",
     _SEGMENTS + "[3-7-0-None-rope",
   ),
@@ -144,8 +145,10 @@ TESTS = {
     _SEGMENTS + "[3-7-0-None-relative]",
     _SEGMENTS + "[3-7-4",
     _SEGMENTS + "[3-7-2-None-relative-norm",
+    _SEGMENTS + "[4-0-0-None-absolute-",
     "tests/model/test_network.py",
     "tests/model/test_initialisation.py",
+    "tests/model/test_dropout.py::test_dropout_is_in_each",
     "tests/model/test_dropout.py::test_embedding_dropout",
     "tests/model/test_dropout.py::test_what_enters",
     "tests/model/test_compression_loss.py::test_all_places",
