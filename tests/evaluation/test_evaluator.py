@@ -1,5 +1,6 @@
 """Evaluation on cached keys and values against memory of hidden states."""
 
+import time
 import types
 
 import jax
@@ -184,10 +185,13 @@ def test_parameters_are_no_constants_of_what_reads_each_token(data_dir):
   np.testing.assert_array_equal(found, file.tokens[1:])
 
 
+WARM = {"eval.warmup_len": -1}
+
+
 def test_a_warm_up_of_no_tokens_is_none(data_dir):
   """A negative one is as long as the memory."""
   config = corpus.config(data_dir, **{"eval.warmup_len": 0})
-  memory = load.replaced(config, {"eval.warmup_len": -1})
+  memory = load.replaced(config, WARM)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", config.eval.split)
   none, whole = (
     streams.EvalStream(
@@ -198,3 +202,35 @@ def test_a_warm_up_of_no_tokens_is_none(data_dir):
   assert none < whole
   assert evaluator.open_stream(config, 16).num_steps == none
   assert evaluator.open_stream(memory, 16).num_steps == whole
+
+
+def test_a_warm_up_as_long_as_memory_counts_what_is_compressed(data_dir):
+  updates = {"model.layers": ("compressive", "attention")}
+  slots = {"model.compressive.rate": 4, "model.compressive.slots": 5}
+  config = corpus.config(data_dir, **updates, **slots, **WARM)
+  exact = load.replaced(config, {"eval.warmup_len": 16 + 4 * 5})
+  found, expected = (
+    evaluator.open_stream(each, 16).num_steps for each in (config, exact)
+  )
+  assert found == expected
+  assert (
+    found > evaluator.open_stream(corpus.config(data_dir, **WARM), 16).num_steps
+  )
+
+
+def test_the_first_temperature_is_read_with(data_dir):
+  updates = {"eval.temperature": (1.5, 2.0), "eval.split": "valid"}
+  config = corpus.config(data_dir, **updates)
+  made = evaluator.make_reader(config, 8, streams=True)
+  assert made.temperature == 1.5
+  assert evaluator.make_network(config).settings.temperature == 1.5
+
+
+def test_an_evaluation_takes_no_longer_than_its_call(data_dir):
+  config = corpus.config(data_dir)
+  mesh = mesh_lib.make_mesh(config.mesh)
+  with jax.set_mesh(mesh):
+    made = evaluator.Evaluator(config, mesh, mem_len=8)
+    start = time.perf_counter()
+    score = made(tiny.params(config.model))
+    assert 0 < score.seconds < time.perf_counter() - start
