@@ -144,6 +144,8 @@ REST = (
     *(3, 7, 0, "mem_len_plus_one"),
     {"layers": ("attention:2", "memorizing"), **MODERN},
   ),
+  # A window as long as no other dimension.
+  Case(3, 7, 0, None, {"layers": ("memorizing",), "memorizing.window": 3}),
   Case(
     *(6, 9, 0, None),
     {"layers": ("memorizing",), "memorizing.top_k": 1, "encoding": "rope"},

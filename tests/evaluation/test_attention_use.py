@@ -38,6 +38,8 @@ CASES = {
     "layers": ("attention:1", "attention:2", "attention", "attention:1"),
   },
   "hybrid": {"num_layers": 4, "layers": ("lstm", "attention:3")},
+  "memorizing": {"layers": ("memorizing",), "memorizing.window": 5},
+  "block_recurrent": {"layers": ("block_recurrent",)},
   "compressive": {
     "layers": ("compressive",),
     "compressive.slots": 2,

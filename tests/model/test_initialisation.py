@@ -103,6 +103,26 @@ def test_initialisation_is_the_published_one():
     assert values.dtype == np.float32
 
 
+def test_the_delta_rule_starts_from_published_ranges():
+  """Steps and rates of Mamba-2; a convolution as PyTorch draws one."""
+  config = tiny.model_config(layers=("delta",), num_heads=64)
+  params = network.init_params(config, jax.random.key(0))
+  layer = jax.tree.map(np.float64, params["layers"]["delta"])
+  step = np.log1p(np.exp(layer["step_bias"]))
+  rate = np.exp(layer["rate_bias"])
+  # A uniform draw in +-1 / sqrt(4), from four taps.
+  taps = layer["convolution"]
+  for values, (low, high) in (
+    (np.log(step), np.log([1e-3, 1e-1])),
+    (rate, (1, 16)),
+    (taps, (-0.5, 0.5)),
+  ):
+    assert low - 1e-5 < values.min() < low + 0.1 * (high - low)
+    assert high - 0.1 * (high - low) < values.max() < high + 1e-5
+    # 128 values or more: four standard errors.
+    assert abs(values.mean() - (low + high) / 2) < 0.1 * (high - low)
+
+
 def test_layers_start_differently():
   first, second = _initial()["layers"]["attention"]["query"]
   assert np.abs(first - second).max() > 0.05  # The initial deviation.

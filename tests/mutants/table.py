@@ -11,6 +11,9 @@ _COMPRESSED = "relative-layers-compressive.function-compressive.slots"
 _CONFORMS = "tests/conformance/test_implementations.py::test_conforms"
 _FLOPS = "tests/training/test_log_window.py::test_"
 _STEP = "tests/training/test_step.py::test_"
+_WEIGHTS = (
+  "tests/evaluation/test_attention_use.py::test_weights_are_those_of_the_oracle"
+)
 _RATES = (
   "tests/training/test_published_training.py::"
   "test_both_rates_end_where_the_cosine_of_the_others_ends"
@@ -103,6 +106,8 @@ TESTS = {
     _SEGMENTS + "[4-0-0-None-relative-layers-delta",
     _ORACLE + "a_mixer_says",
     "tests/model/test_delta.py",
+    "tests/model/test_initialisation.py::test_the_delta_rule",
+    _READER + "[4-1-0-None-relative-layers-pre_norm-delta",
     _CONFORMS + "[delta",
     _FLOPS + "recurrent",
   ),
@@ -116,8 +121,10 @@ TESTS = {
   "model/mixers/memorizing": (
     _SEGMENTS + "[3-9-0-None-relative-layers-pre_norm-memorizing",
     _SEGMENTS + "[4-0-0-None-relative-layers-delta-memorizing",
+    _SEGMENTS + "[3-7-0-None-relative-layers-memorizing.window",
     _ORACLE + "a_mixer_says",
     "tests/model/test_memorizing.py",
+    _WEIGHTS + "[memorizing",
     _CONFORMS + "[memorizing",
     _FLOPS + "retriev",
   ),
