@@ -62,6 +62,7 @@ TESTS = {
     _READER + "[1-1-0",
     _READER + "[4-0-0-mem_len_plus_one",
     _READER + "[3-7-0-None-alibi",
+    _READER + "[2-1-0-None-relative-memory_start",
     "tests/model/kernels/test_fused_ring.py::test_the_kernel_attends",
   ),
   "model/lanes": (
