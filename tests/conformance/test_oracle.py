@@ -139,6 +139,7 @@ REST = (
   Case(3, 4, 0, None, {"norm": "rms", "untie_biases": True}),
   Case(4, 0, 0, None, {"layers": ("delta", "attention")}),
   Case(4, 2, 0, "mem_len", {"layers": ("block_recurrent", "attention:1")}),
+  Case(2, 1, 0, None, {"layers": ("block_recurrent",)}),
   Case(3, 7, 4, "mem_len", {"layers": ("memorizing",), "untie_biases": True}),
   Case(
     *(3, 7, 0, "mem_len_plus_one"),
@@ -288,7 +289,9 @@ def worst_difference(adapter, lengths: list[int]) -> float:
   )
   worst = 0.0
   for tokens, resets, expected in _steps(adapter, lengths):
+    before = jax.tree.map(jnp.shape, memory)
     actual, memory = adapter.step(params, tokens, memory, resets)
+    assert jax.tree.map(jnp.shape, memory) == before  # As a scan needs.
     worst = max(worst, _relative(actual, expected))
   return worst
 

@@ -86,7 +86,10 @@ TESTS = {
   "model/mixers/block_recurrent": (
     _SEGMENTS + "[3-7-0-None-relative-layers-pre_norm-block_recurrent",
     _SEGMENTS + "[4-0-0-None-relative-layers-block_recurrent",
+    _SEGMENTS + "[2-1-0-None-relative-layers-block_recurrent",
+    _READER + "[3-7-0-None-relative-layers-pre_norm-block_recurrent",
     _ORACLE + "a_mixer_says",
+    _WEIGHTS + "[block_recurrent",
     _CONFORMS + "[block_recurrent",
     _FLOPS + "vectors",
   ),
