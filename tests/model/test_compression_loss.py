@@ -134,6 +134,33 @@ def read(model, params, state, tokens, resets):
   )
 
 
+def test_inputs_that_wait_are_in_no_slot_that_has_a_loss():
+  """Segments of 4 leave memory by threes; two of the first 8 inputs wait.
+
+  Then 8 - 5 - 2 = 1 input of the document has left, which fills no slot of 3.
+  """
+  config = tiny.model_config(
+    **{
+      "layers": ("compressive",),
+      "compressive.rate": 3,
+      "compressive.slots": SLOTS,
+    }
+  )
+  model = network.Network(config, mixer.Settings(trains=True))
+  params = tiny.params(config)
+  state = network.empty_state(
+    config, batch_size=BATCH, mem_len=MEMORY, step_len=SEGMENT
+  )
+  losses = []
+  for _ in range(3):
+    tokens, resets = make_segment(config.vocab_size, 0)
+    _, found, state = read(model, params, state, tokens, resets)
+    losses.append(found.mixers)
+  assert not np.any(losses[0])
+  assert not np.any(losses[1])
+  assert np.all(losses[2] > 0)  # Two slots of 12 - 5 inputs.
+
+
 def of_fourth_segment(pre_norm, rate):
   """Parameters, the losses of a segment, their gradient, inputs of layers."""
   config = tiny.model_config(

@@ -98,6 +98,7 @@ TESTS = {
     _SEGMENTS + "[2-5-0-mem_len-" + _COMPRESSED,
     _SEGMENTS + "[3-5-0-None-" + _COMPRESSED,
     _SEGMENTS + "[8-2-0-None-rope",
+    _SEGMENTS + "[3-5-0-mem_len-" + _COMPRESSED,
     _SEGMENTS + "[4-0-0-None-" + _COMPRESSED,
     _READER + "[3-5-0-None-" + _COMPRESSED,
     _ORACLE + "a_mixer_says",
