@@ -310,5 +310,22 @@ def test_unlikely_clusters_are_not_computed():
       computed.clear()
       adaptive_softmax.top_k(jnp.zeros((1, 2, 4)), weights, k)
       assert computed == expected
-  with pytest.raises(ValueError, match=r"k=24 is not in \[1, 23\]"):
-    adaptive_softmax.top_k(jnp.zeros((1, 2, 4)), weights, 24)
+  for k in (0, 24):
+    with pytest.raises(ValueError, match=rf"k={k} is not in \[1, 23\]"):
+      adaptive_softmax.top_k(jnp.zeros((1, 2, 4)), weights, k)
+
+
+def test_a_cluster_that_one_position_needs_is_computed():
+  weights = adaptive_softmax.Projection(
+    kernels=tuple(jnp.zeros((size, 1)) for size in (5, 6, 12)),
+    projections=(None,) * 3,
+    bias=jnp.zeros(VOCABULARY),
+    cluster_kernel=jnp.array([[1.0], [0.0]]),
+    cluster_bias=jnp.zeros(2),
+  )
+  # Likely at the first position, and unlikely at the second.
+  hidden = jnp.array([[[5.0], [-5.0]]])
+  expected = jax.lax.top_k(adaptive_softmax.log_probs(hidden, weights), 3)
+  found = adaptive_softmax.top_k(hidden, weights, 3)
+  np.testing.assert_array_equal(found[1], expected[1])
+  assert found[1].tolist() == [[[5, 6, 7], [0, 1, 2]]]

@@ -43,6 +43,7 @@ TESTS = {
   ),
   "model/adaptive_softmax": (
     "tests/model/test_adaptive_softmax.py",
+    "tests/model/test_initialisation.py::test_parameter_count",
     "tests/model/test_adaptive_softmax.py::"
     "test_clusters_of_full_width_can_be_a_full_softmax",
   ),
@@ -105,6 +106,7 @@ TESTS = {
     "tests/model/test_compression_loss.py",
     "tests/model/test_compression_loss.py::test_only_the_convolution_learns",
     _FLOPS + "slots",
+    _WEIGHTS + "[compressive",
   ),
   "model/mixers/delta": (
     _SEGMENTS + "[4-1-0-None-relative-layers-pre_norm-delta",
