@@ -34,7 +34,8 @@ TESTS = {
     _EVALUATOR,
     "tests/evaluation/test_evaluate.py::test_context_is_read",
     "tests/evaluation/test_evaluate.py::test_the_temperature",
-    "tests/evaluation/test_lanes.py",
+    "tests/evaluation/test_lanes.py::"
+    "test_many_lanes_score_as_one_after_a_full_warm_up",
     "tests/analysis/test_recall.py::test_guesses_are_those",
   ),
   "evaluation/nats": (
@@ -216,10 +217,12 @@ TESTS = {
     "test_the_mean_of_the_parameters_begins_after_its_first_step",
     _RATES,
     "tests/training/test_published_training.py::test_the_rate_falls",
-    "tests/training/test_published_training.py::test_a_padded_update",
+    "tests/training/test_published_training.py::"
+    "test_a_padded_update_is_that_of_the_drawn_length",
     "tests/training/test_gradient_segments.py::test_the_gradient_is",
     "tests/training/test_gradient_segments.py::test_memory_carries",
-    "tests/training/test_gradient_segment_runs.py::test_updates_of",
+    "tests/training/test_gradient_segment_runs.py::"
+    "test_updates_of_several_segments_read_the_text_in_order",
     "tests/training/test_gradient_segments.py::"
     "test_a_chunk_is_a_loop_of_updates",
   ),

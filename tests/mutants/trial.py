@@ -41,7 +41,7 @@ class _Chosen:
 
   A name is the beginning of an identifier, as
   `tests/data/test_streams.py::test_lanes`. Tests of the rest are kept if their
-  whole function is named.
+  whole function is named. Every name must keep some.
   """
 
   def __init__(self, names: Sequence[str]):
@@ -60,6 +60,8 @@ class _Chosen:
         is_tried = is_named or not item.get_closest_marker("rest")
         if item.nodeid.startswith(name) and is_tried:
           chosen[item] = None
+      if not any(item.nodeid.startswith(name) for item in chosen):
+        raise pytest.UsageError(f"No test is tried for the name {name}.")
     items[:] = chosen
 
 
