@@ -13,6 +13,7 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.experiments import base
 from transformer_xl.model import network
+from transformer_xl.model import parameters
 
 LANES, SEGMENT, MEMORY = 2, 3, 4
 MODEL = {
@@ -69,6 +70,18 @@ def _params(config: schema.ModelConfig, seed: int) -> dict:
 @functools.cache
 def _abstract_params(config: schema.ModelConfig) -> dict:
   return network.abstract_params(config)
+
+
+def in_places(params: dict, count: int) -> dict:
+  """Parameters of equal layers as those of a pattern of `count` such layers."""
+  layers = {
+    parameters.placed_name(name, place): jax.tree.map(
+      lambda leaf, place=place: leaf[place::count], tree
+    )
+    for place in range(count)
+    for name, tree in params["layers"].items()
+  }
+  return params | {"layers": layers}
 
 
 def draw(shapes: dict, *, seed: int = 0) -> dict:

@@ -145,7 +145,7 @@ REST = (
     *(3, 7, 0, "mem_len_plus_one"),
     {"layers": ("attention:2", "memorizing"), **MODERN},
   ),
-  # A window as long as no other dimension.
+  # A window of more tokens than there are lanes or heads.
   Case(3, 7, 0, None, {"layers": ("memorizing",), "memorizing.window": 3}),
   Case(
     *(6, 9, 0, None),
@@ -160,7 +160,7 @@ REST = (
   Case(2, 1, 0, None, ZEROS),
   Case(5, 2, 1, "mem_len", ZEROS),
   Case(4, 0, 3, "mem_len", MASKED),
-  # Zeros before a document lie in memory after its first segment.
+  # After a document's first segment memory still holds zeros from before it.
   Case(3, 7, 0, "mem_len", ZEROS | {"encoding": "rope", "pre_norm": True}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "shaw"}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "relative_tied"}),
@@ -239,7 +239,7 @@ def test_segments_of_the_network_equal_the_oracle(
 ):
   adapter = _adapter(case)
   counting("oracle", adapter)
-  # One after the last reset, whose count of tokens it reads.
+  # One more than the last reset, to read with the lengths that it left.
   lengths = [case.segment_len] * (11 if adapter.compresses else 5)
   assert worst_difference(adapter, lengths) < ROUNDING
 
@@ -279,7 +279,10 @@ def test_steps_of_the_reader_equal_the_oracle(case, strict_dtypes, counting):
 
 
 def worst_difference(adapter, lengths: list[int]) -> float:
-  """Worst relative difference over segments of these lengths."""
+  """Worst relative difference over segments of these lengths.
+
+  States must keep their shapes and types, as a scan needs.
+  """
   params = adapter.init(0)
   memory = network.empty_state(
     adapter.config,
@@ -289,11 +292,15 @@ def worst_difference(adapter, lengths: list[int]) -> float:
   )
   worst = 0.0
   for tokens, resets, expected in _steps(adapter, lengths):
-    before = jax.tree.map(jnp.shape, memory)
+    before = _types(memory)
     actual, memory = adapter.step(params, tokens, memory, resets)
-    assert jax.tree.map(jnp.shape, memory) == before  # As a scan needs.
+    assert _types(memory) == before
     worst = max(worst, _relative(actual, expected))
   return worst
+
+
+def _types(tree):
+  return [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]
 
 
 def _relative(actual, expected: np.ndarray) -> float:

@@ -65,7 +65,7 @@ def reading(config, **settings):
   return jax.jit(functools.partial(attention_use.read_segment, model=model))
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("case", CASES)
 def test_weights_are_those_of_the_oracle(case, monkeypatch):
   """With unit vectors as values, the result of attention is its weights."""

@@ -218,7 +218,8 @@ def test_a_warm_up_as_long_as_memory_counts_what_is_compressed(data_dir):
   )
 
 
-def test_the_first_temperature_is_read_with(data_dir):
+def test_evaluation_reads_with_the_first_temperature(data_dir):
+  # Several may not be compared on the test split.
   updates = {"eval.temperature": (1.5, 2.0), "eval.split": "valid"}
   config = corpus.config(data_dir, **updates)
   made = evaluator.make_reader(config, 8, streams=True)

@@ -67,11 +67,15 @@ def become(arguments, environment, log, tell, user, clock):
     status = error.code or 0
   except BaseException:
     traceback.print_exc()
-  # As JAX does at the exit of an interpreter: the first process of several,
-  # which all others need until their end, waits for them.
-  jax.distributed.shutdown()
   sys.stdout.flush()
   sys.stderr.flush()
+  # JAX does so at the exit of an interpreter: the first process of several,
+  # which all others need until their end, waits for them.
+  try:
+    jax.distributed.shutdown()
+  except Exception:
+    traceback.print_exc()
+    sys.stderr.flush()
   os._exit(status)
 
 

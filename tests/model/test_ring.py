@@ -48,11 +48,11 @@ def test_rings_of_one_length_share_their_slot_within_a_step():
   [(7, 3, 12), (6, 3, 9), (7, 1, 8), (0, 4, 4)],
 )
 def test_there_is_room_for_memory_and_one_step(mem_len, step_len, expected):
-  """Not for more: every token reads the whole ring."""
+  """In whole steps, and for no more: every token reads the whole ring."""
   assert ring.num_slots(mem_len, step_len) == expected
 
 
-def test_a_lane_that_is_repeated_goes_on_in_each():
+def test_a_lane_that_is_repeated_goes_on_in_each_copy():
   config = tiny.model_config()
   reader = reader_lib.Reader(
     config, mem_len=7, segment_len=3, clamp_len=0, same_length=False
@@ -60,12 +60,13 @@ def test_a_lane_that_is_repeated_goes_on_in_each():
   frozen = reader.freeze(tiny.params(config))
   state = reader.start(frozen, batch_size=1)
   tokens = jnp.asarray([[3, 1, 4], [1, 5, 9]])
-  _, state = jax.jit(reader.step)(frozen, state, tokens[:1])
-  _, state = jax.jit(reader.step)(frozen, state, tokens[1:])
+  step = jax.jit(reader.step)
+  _, state = step(frozen, state, tokens[:1])
+  _, state = step(frozen, state, tokens[1:])
   reader, frozen, state = reader.for_tokens(frozen, state)
+  # Single tokens go on in a ring of M + 1 slots.
+  assert {layer.cache.keys.shape[-1] for layer in state.layers} == {7 + 1}
   several = state.repeat_lane(3)
-  rings = [layer.cache.keys for layer in several.layers]
-  assert {keys.shape[-1] for keys in rings} == {7 + 1}
   step = jax.jit(reader.step)
   for token in (2, 6):
     alone, state = step(frozen, state, jnp.full((1, 1), token))

@@ -51,7 +51,7 @@ def main() -> None:
       parser.error(f"{module} is not one of {', '.join(table.TESTS)}.")
     path = _ROOT / "transformer_xl" / f"{module}.py"
     names = {
-      f"{module}.py:{mutant.line}:{mutant.column}  {mutant.change}": mutant
+      f"{module}.py:{mutant.name}": mutant
       for mutant in mutations.mutants(path.read_text("utf-8"))
     }
     chosen = [name for name in names if options.only in name]

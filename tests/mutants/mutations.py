@@ -9,10 +9,15 @@ from typing import NamedTuple
 class Mutant(NamedTuple):
   """A source file with one change."""
 
-  line: int
-  column: int  # Both from 1. A line can have the same change twice.
+  line: int  # From 1.
+  column: int  # From 1, in bytes of UTF-8.
   change: str  # What was there, and what is there now.
   source: str
+
+  @property
+  def name(self) -> str:
+    """Place and change; a line can have the same change twice."""
+    return f"{self.line}:{self.column}  {self.change}"
 
 
 _OPERATORS: dict[type[ast.AST], type[ast.AST]] = {

@@ -292,14 +292,17 @@ def test_the_factor_of_the_embedding_is_that_of_its_tables():
   assert set(update["embedding"]) > doubled
 
 
-def test_a_rate_of_zero_moves_nothing_whatever_the_factor_of_tables():
+def test_tables_have_a_finite_factor_where_the_rate_is_zero():
+  """Theirs is the quotient of two rates, of which 0 / 0 is no number."""
   params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
-  config = train_config(embedding_rate_factor=2.0, num_steps=10)
-  last = jnp.asarray(float(config.num_steps))
+  fields = {"embedding_rate_factor": 2.0, "schedule": "linear"}
+  config = train_config(**fields, num_steps=10)
+  last = jnp.asarray(10.0)
   assert optimizer_lib.learning_rate_schedule(config)(last) == 0
-  nothing = jax.tree.map(jnp.zeros_like, params)
-  update = optimizer_lib.scale_update(nothing, config, last, 1.0)
-  assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(update))
+  ones = jax.tree.map(jnp.ones_like, params)
+  update = optimizer_lib.scale_update(ones, config, last, 1.0)
+  assert np.all(np.isfinite(update["embedding"]["table_0"]))
+  assert np.all(np.isfinite(update["embedding"]["table_1"]))
 
 
 @pytest.mark.parametrize("name", training_fields.OPTIMIZERS)

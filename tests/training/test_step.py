@@ -238,12 +238,16 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   comparison.assert_close(other.params, moved, roundings=10)
 
 
-def test_a_loss_of_mixers_is_a_mean_over_tokens_too():
+def test_a_loss_of_mixers_is_a_mean_over_tokens():
   """The convolution of slots follows it, and no other loss."""
-  slots = {"function": "conv", "rate": 2, "slots": 3}
-  fields = {f"model.compressive.{name}": slots[name] for name in slots}
-  fields |= {"model.layers": ("compressive",)}
-  fields |= {"train.segment_len": LENGTH, "train.mem_len": MEMORY}
+  fields = {
+    "model.layers": ("compressive",),
+    "model.compressive.function": "conv",
+    "model.compressive.rate": 2,
+    "model.compressive.slots": 3,
+    "train.segment_len": LENGTH,
+    "train.mem_len": MEMORY,
+  }
   config, segments = make_config(**PLAIN, **fields), make_segments()
   update = compiled(step_lib.train_segment, config)
   state, _ = start(config)
@@ -292,17 +296,14 @@ def test_a_segment_without_any_weight_leaves_the_parameters():
   assert float(metrics.gradient_norm.max()) == 0
 
 
-@pytest.mark.parametrize("num_tokens", [None, 1])
-def test_sgd_follows_the_gradient_of_the_mean_over_tokens(num_tokens):
-  """Over all tokens of an update that count, or over the only one."""
+@pytest.mark.parametrize("only_one", [False, True], ids=["all", "one"])
+def test_sgd_follows_the_gradient_of_the_mean_over_tokens(only_one):
+  """Over all tokens of an update that count, or over a single one."""
   config, segments = make_config(**PLAIN), make_segments()
   only_first = jnp.arange(COUNT)[:, None, None] == 0
   weights = jnp.where(only_first, segments.weights, 0)
-  if num_tokens == 1:
-    one = jnp.argmax(weights.ravel())
-    weights = (
-      jnp.zeros_like(weights).ravel().at[one].set(1).reshape(weights.shape)
-    )
+  if only_one:
+    weights = jnp.zeros_like(weights).at[0, 1, 2].set(1)
   segments = segments._replace(weights=weights)
   state, memory = start(config)
   segment = at(segments, 0)
