@@ -160,6 +160,7 @@ REST = (
   Case(2, 1, 0, None, ZEROS),
   Case(5, 2, 1, "mem_len", ZEROS),
   Case(4, 0, 3, "mem_len", MASKED),
+  Case(3, 4, 1, None, MASKED),
   # After a document's first segment memory still holds zeros from before it.
   Case(3, 7, 0, "mem_len", ZEROS | {"encoding": "rope", "pre_norm": True}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "shaw"}),
@@ -259,7 +260,7 @@ def test_steps_of_the_reader_equal_the_oracle(case, strict_dtypes, counting):
   )
   frozen = jax.jit(reader.freeze)(adapter.init(0))
   state = reader.start(frozen, batch_size=2)
-  lengths = [case.segment_len] * (10 if adapter.compresses else 4)
+  lengths = [case.segment_len] * (10 if adapter.compresses else 5)
   num_segments = len(lengths)
   if not (adapter.own_positions or adapter.writes) and case.mem_len:
     lengths += [1] * 6
@@ -321,6 +322,8 @@ def _steps(adapter, lengths: list[int]):
     resets[0, 0] = index == 3
     if index in (2, 9):  # Attended zeros: only whole lanes can be reset.
       resets[1, length // 2 if adapter.masks_empty else 0] = True
+    if index == 4 and adapter.masks_empty:
+      resets[1, -1] = True
     expected, lanes = oracle.segment(
       params,
       config,

@@ -55,7 +55,7 @@ TESTS = {
   "model/encodings/distances": (
     "tests/model/test_distances.py",
     "tests/model/test_attention.py::test_",
-    _SEGMENTS + "[5-2-1-mem_len-relative",
+    _SEGMENTS + "[3-4-1-None-relative",
     _SEGMENTS + "[3-7-0-None-shaw",
     _SEGMENTS + "[3-7-0-None-rope",
   ),
@@ -219,6 +219,8 @@ TESTS = {
     "tests/training/test_published_training.py::test_the_rate_falls",
     "tests/training/test_published_training.py::"
     "test_a_padded_update_is_that_of_the_drawn_length",
+    "tests/training/test_published_training.py::"
+    "test_the_rate_is_in_proportion_to_the_lengths_of_all_segments",
     "tests/training/test_gradient_segments.py::test_the_gradient_is",
     "tests/training/test_gradient_segments.py::test_memory_carries",
     "tests/training/test_gradient_segment_runs.py::"

@@ -153,12 +153,16 @@ def test_weight_decay_pulls_only_what_the_mask_names(name):
 
 
 def test_lamb_takes_the_trust_ratio_of_each_layer():
-  """Against NumPy, with a second layer whose norm counts as 10."""
+  """Against NumPy, with a second layer whose norm counts as 10.
+
+  Biases of zeros, as they start, and those without a gradient have no ratio.
+  """
   params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
   params = params | {
     "layers": jax.tree.map(
       lambda leaf: leaf.at[1].multiply(100.0), params["layers"]
-    )
+    ),
+    "softmax": params["softmax"] | {"bias": jnp.zeros(23)},
   }
   config = train_config(
     optimizer="lamb",
@@ -172,7 +176,9 @@ def test_lamb_takes_the_trust_ratio_of_each_layer():
   state, gradients = optimizer.init(params), []
   update = jax.jit(optimizer.update)
   for seed in (1, 2):
-    gradients.append(tiny.draw(params, seed=seed))
+    gradient = tiny.draw(params, seed=seed)
+    softmax = gradient["softmax"] | {"cluster_bias": jnp.zeros(1)}
+    gradients.append(gradient | {"softmax": softmax})
     updates, state = update(gradients[-1], state, params)
   decays = optimizer_lib.decayed_parameters(params)
   rows = map(joined, [params, decays, updates, *gradients])
@@ -210,8 +216,10 @@ def lamb(param, slopes, config, *, decay):
     for moment, rate in ((mean, b1), (square, b2))
   )
   step = mean / (np.sqrt(square) + config.adam_epsilon) + decay * param
-  norm = np.linalg.norm(param)
-  return step * min(norm, 10.0) / np.linalg.norm(step)
+  norm, length = np.linalg.norm(param), np.linalg.norm(step)
+  if norm == 0 or length == 0:
+    return step
+  return step * min(norm, 10.0) / length
 
 
 def test_muon_takes_orthogonal_steps_in_the_matrices_of_layers():

@@ -113,6 +113,22 @@ def test_a_padded_update_is_that_of_the_drawn_length():
 
 
 @pytest.mark.rest
+def test_the_rate_is_in_proportion_to_the_lengths_of_all_segments():
+  config = make_config(
+    **{"train.segment_len_std": 2.0, "train.segment_len": 8},
+    **{"train.gradient_segments": 2},
+  )
+  weights = np.zeros((2, LANES, 8), np.float32)
+  weights[0, :, :4] = 1
+  weights[1, :, :6] = 1
+  segment = make_segment(8, 8)
+  segments = jax.tree.map(lambda array: jnp.stack([array] * 2), segment)
+  segments = segments._replace(weights=jnp.asarray(weights))
+  _, _, metrics = update(config, segments)
+  assert float(metrics.learning_rate) == pytest.approx(0.1 * (4 + 6) / (2 * 8))
+
+
+@pytest.mark.rest
 def test_embedding_tables_have_a_rate_of_their_own():
   segment = make_segment(LENGTH, LENGTH)
   config = make_config(**{"train.embedding_rate_factor": 2.0})

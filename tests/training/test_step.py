@@ -197,10 +197,18 @@ def test_lanes_of_different_parts_drop_other_units():
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize("penalty", ["activation", "temporal_activation"])
+@pytest.mark.parametrize(
+  ("penalty", "only_one"),
+  [
+    ("activation", False),
+    ("temporal_activation", False),
+    ("temporal_activation", True),
+  ],
+)
 def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
-  penalty,
+  penalty, only_one
 ):
+  """All tokens of an update count, or a single one."""
   plain = make_config(**PLAIN)
   config = make_config(**PLAIN, **{f"train.{penalty}_penalty": 0.5})
   state, memory = start(config)
@@ -210,6 +218,9 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
     resets=segment.resets.at[1, 2].set(True),
     weights=segment.weights.at[1, 2].set(1.0),
   )
+  if only_one:
+    weights = jnp.zeros_like(segment.weights).at[2, 3].set(1.0)
+    segment = segment._replace(weights=weights)
   model = step_lib.make_model(config)
 
   def expected(params):
