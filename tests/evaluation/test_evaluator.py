@@ -162,7 +162,7 @@ def test_segments_past_the_end_leave_sums_alone(data_dir):
 
 def test_parameters_are_no_constants_of_what_reads_each_token(data_dir):
   """As constants, those of a large model add gigabytes to the program."""
-  config = corpus.config(data_dir)
+  config = corpus.config(data_dir, **{"eval.warmup_len": 0})
   mesh = mesh_lib.make_mesh(config.mesh)
   kinds = set()
 

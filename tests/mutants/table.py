@@ -45,6 +45,7 @@ TESTS = {
   "model/adaptive_softmax": (
     "tests/model/test_adaptive_softmax.py",
     "tests/model/test_initialisation.py::test_parameter_count",
+    "tests/evaluation/test_evaluate.py::test_the_temperature",
     "tests/model/test_adaptive_softmax.py::"
     "test_clusters_of_full_width_can_be_a_full_softmax",
   ),
