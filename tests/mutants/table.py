@@ -85,6 +85,7 @@ TESTS = {
     "tests/model/test_network.py::test_memory_that_is_constant",
     "tests/model/test_dropout.py::test_dropout_is_in_each",
     _FLOPS + "the_work",
+    _WEIGHTS + "[relative]",
   ),
   "model/mixers/block_recurrent": (
     _SEGMENTS + "[3-7-0-None-relative-layers-pre_norm-block_recurrent",
