@@ -217,7 +217,7 @@ CASES = {
   "analysis.split": ("test", {}),
   "analysis.seeds": ((1,), {}),
   "analysis.learning_rates": ((0.1,), {}),
-  "analysis.group": (("run",), {}),
+  "analysis.group": (("other",), {}),
   "analysis.contexts": ((2, 8, 2), {}),
   "analysis.num_tokens": (50, {}),
   "analysis.speed_lens": ((4, 6), {}),
