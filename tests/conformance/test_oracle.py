@@ -240,7 +240,7 @@ def test_segments_of_the_network_equal_the_oracle(
 ):
   adapter = _adapter(case)
   counting("oracle", adapter)
-  # One more than the last reset, to read with the lengths that it left.
+  # After a reset of the whole lane another segment is read.
   lengths = [case.segment_len] * (11 if adapter.compresses else 5)
   assert worst_difference(adapter, lengths) < ROUNDING
 

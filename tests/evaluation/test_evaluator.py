@@ -185,13 +185,10 @@ def test_parameters_are_no_constants_of_what_reads_each_token(data_dir):
   np.testing.assert_array_equal(found, file.tokens[1:])
 
 
-WARM = {"eval.warmup_len": -1}
-
-
 def test_a_warm_up_of_no_tokens_is_none(data_dir):
   """A negative one is as long as the memory."""
   config = corpus.config(data_dir, **{"eval.warmup_len": 0})
-  memory = load.replaced(config, WARM)
+  memory = load.replaced(config, {"eval.warmup_len": -1})
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", config.eval.split)
   none, whole = (
     streams.EvalStream(
@@ -205,17 +202,18 @@ def test_a_warm_up_of_no_tokens_is_none(data_dir):
 
 
 def test_a_warm_up_as_long_as_memory_counts_what_is_compressed(data_dir):
-  updates = {"model.layers": ("compressive", "attention")}
+  attention = corpus.config(data_dir, **{"eval.warmup_len": -1})
   slots = {"model.compressive.rate": 4, "model.compressive.slots": 5}
-  config = corpus.config(data_dir, **updates, **slots, **WARM)
-  exact = load.replaced(config, {"eval.warmup_len": 16 + 4 * 5})
-  found, expected = (
-    evaluator.open_stream(each, 16).num_steps for each in (config, exact)
+  compressive = load.replaced(
+    attention, {"model.layers": ("compressive", "attention"), **slots}
+  )
+  exact = load.replaced(compressive, {"eval.warmup_len": 16 + 4 * 5})
+  shorter, found, expected = (
+    evaluator.open_stream(config, 16).num_steps
+    for config in (attention, compressive, exact)
   )
   assert found == expected
-  assert (
-    found > evaluator.open_stream(corpus.config(data_dir, **WARM), 16).num_steps
-  )
+  assert found > shorter
 
 
 def test_evaluation_reads_with_the_first_temperature(data_dir):

@@ -289,6 +289,18 @@ def test_the_likeliest_tokens_are_those_of_all_log_probs(
   np.testing.assert_array_equal(found[1], expected[1])
 
 
+def equal_words(cluster_kernel, cluster_bias):
+  """The weights of a softmax in which the words of a cluster are as likely."""
+  width = cluster_kernel.shape[1]
+  return adaptive_softmax.Projection(
+    kernels=tuple(jnp.zeros((size, width)) for size in (5, 6, 12)),
+    projections=(None,) * 3,
+    bias=jnp.zeros(VOCABULARY),
+    cluster_kernel=cluster_kernel,
+    cluster_bias=cluster_bias,
+  )
+
+
 def test_unlikely_clusters_are_not_computed():
   computed = []
 
@@ -297,13 +309,7 @@ def test_unlikely_clusters_are_not_computed():
     return tail_log_probs(hidden, weights, *args)
 
   tail_log_probs = adaptive_softmax._tail_log_probs
-  weights = adaptive_softmax.Projection(
-    kernels=tuple(jnp.zeros((size, 4)) for size in (5, 6, 12)),
-    projections=(None,) * 3,
-    bias=jnp.zeros(VOCABULARY),
-    cluster_kernel=jnp.zeros((2, 4)),
-    cluster_bias=jnp.array([1.0, -1.0]),
-  )
+  weights = equal_words(jnp.zeros((2, 4)), jnp.array([1.0, -1.0]))
   with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
     patch.setattr(adaptive_softmax, "_tail_log_probs", count)
     for k, expected in ((4, [1]), (11, [1]), (12, [1, 2])):
@@ -316,13 +322,7 @@ def test_unlikely_clusters_are_not_computed():
 
 
 def test_a_cluster_that_one_position_needs_is_computed():
-  weights = adaptive_softmax.Projection(
-    kernels=tuple(jnp.zeros((size, 1)) for size in (5, 6, 12)),
-    projections=(None,) * 3,
-    bias=jnp.zeros(VOCABULARY),
-    cluster_kernel=jnp.array([[1.0], [0.0]]),
-    cluster_bias=jnp.zeros(2),
-  )
+  weights = equal_words(jnp.array([[1.0], [0.0]]), jnp.zeros(2))
   # Likely at the first position, and unlikely at the second.
   hidden = jnp.array([[[5.0], [-5.0]]])
   expected = jax.lax.top_k(adaptive_softmax.log_probs(hidden, weights), 3)

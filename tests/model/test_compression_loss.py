@@ -102,6 +102,21 @@ def read(model, params, state, tokens, resets):
   )
 
 
+def read_segments(config, params):
+  """The mixers' losses and the state after each of four segments."""
+  model = network.Network(config, mixer.Settings(trains=True))
+  state = network.empty_state(
+    config, batch_size=BATCH, mem_len=MEMORY, step_len=SEGMENT
+  )
+  step = jax.jit(functools.partial(read, model))
+  results = []
+  for index in range(4):
+    segment = make_segment(config.vocab_size, index)
+    _, losses, state = step(params, state, *segment)
+    results.append((losses.mixers, state))
+  return results
+
+
 def of_fourth_segment(pre_norm, rate):
   """Parameters, the losses of a segment, their gradient, inputs of layers."""
   config = tiny.model_config(
@@ -115,14 +130,8 @@ def of_fourth_segment(pre_norm, rate):
   )
   model = network.Network(config, mixer.Settings(trains=True))
   params = tiny.params(config)
-  state = network.empty_state(
-    config, batch_size=BATCH, mem_len=MEMORY, step_len=SEGMENT
-  )
-  step = jax.jit(functools.partial(read, model))
-  *before, last = (make_segment(config.vocab_size, index) for index in range(4))
-  for segment in before:
-    _, _, state = step(params, state, *segment)
-  _, losses, after = step(params, state, *last)
+  *_, (_, state), (losses, after) = read_segments(config, params)
+  last = make_segment(config.vocab_size, 3)
 
   @jax.jit
   @jax.grad
@@ -130,7 +139,7 @@ def of_fourth_segment(pre_norm, rate):
     return jnp.sum(read(model, params, state, *last)[1].mixers)
 
   inputs = [np.float64(each.layers[0].hiddens) for each in (state, after)]
-  return params, losses.mixers, gradient(params), inputs
+  return params, losses, gradient(params), inputs
 
 
 def equations(params, before, after, kernel, bias, *, pre_norm, rate):
@@ -224,26 +233,11 @@ def test_all_places_of_a_pattern_add_their_losses():
     for count in (1, 2)
   )
   params = tiny.params(plain)
-  expected = losses_of_segments(plain, params)[-1]
-  found = losses_of_segments(pattern, tiny.in_places(params, 2))[-1]
+  expected, _ = read_segments(plain, params)[-1]
+  found, _ = read_segments(pattern, tiny.in_places(params, 2))[-1]
   assert float(jnp.max(expected)) > 1e-2
   # Compiled in another loop.
   comparison.assert_close(found, expected, roundings=30)
-
-
-def losses_of_segments(config, params):
-  """The mixers' losses of four segments in turn."""
-  model = network.Network(config, mixer.Settings(trains=True))
-  state = network.empty_state(
-    config, batch_size=BATCH, mem_len=MEMORY, step_len=SEGMENT
-  )
-  step = jax.jit(functools.partial(read, model))
-  losses = []
-  for index in range(4):
-    segment = make_segment(config.vocab_size, index)
-    _, found, state = step(params, state, *segment)
-    losses.append(found.mixers)
-  return losses
 
 
 def test_inputs_that_wait_count_for_no_slot():
@@ -256,8 +250,8 @@ def test_inputs_that_wait_count_for_no_slot():
   config = tiny.model_config(layers=("compressive",), **slots)
   # No document starts in lane 0.
   losses = [
-    np.asarray(each[0])
-    for each in losses_of_segments(config, tiny.params(config))
+    np.asarray(own_losses[0])
+    for own_losses, _ in read_segments(config, tiny.params(config))
   ]
   assert not np.any(losses[0])
   assert not np.any(losses[1])

@@ -59,10 +59,9 @@ def test_a_lane_that_is_repeated_goes_on_in_each_copy():
   )
   frozen = reader.freeze(tiny.params(config))
   state = reader.start(frozen, batch_size=1)
-  tokens = jnp.asarray([[3, 1, 4], [1, 5, 9]])
   step = jax.jit(reader.step)
-  _, state = step(frozen, state, tokens[:1])
-  _, state = step(frozen, state, tokens[1:])
+  for segment in ([3, 1, 4], [1, 5, 9]):
+    _, state = step(frozen, state, jnp.asarray([segment]))
   reader, frozen, state = reader.for_tokens(frozen, state)
   # Single tokens go on in a ring of M + 1 slots.
   assert {layer.cache.keys.shape[-1] for layer in state.layers} == {7 + 1}

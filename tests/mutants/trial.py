@@ -55,13 +55,18 @@ class _Chosen:
     chosen: dict[pytest.Item, None] = {}
     for name in self._names:
       function = name.partition("[")[0]
-      for item in items:
-        is_named = item.nodeid.partition("[")[0] == function
-        is_tried = is_named or not item.get_closest_marker("rest")
-        if item.nodeid.startswith(name) and is_tried:
-          chosen[item] = None
-      if not any(item.nodeid.startswith(name) for item in chosen):
+      tried = [
+        item
+        for item in items
+        if item.nodeid.startswith(name)
+        and (
+          item.nodeid.partition("[")[0] == function
+          or not item.get_closest_marker("rest")
+        )
+      ]
+      if not tried:
         raise pytest.UsageError(f"No test is tried for the name {name}.")
+      chosen.update(dict.fromkeys(tried))
     items[:] = chosen
 
 

@@ -216,7 +216,8 @@ def lamb(param, slopes, config, *, decay):
     for moment, rate in ((mean, b1), (square, b2))
   )
   step = mean / (np.sqrt(square) + config.adam_epsilon) + decay * param
-  norm, length = np.linalg.norm(param), np.linalg.norm(step)
+  norm = np.linalg.norm(param)
+  length = np.linalg.norm(step)
   if norm == 0 or length == 0:
     return step
   return step * min(norm, 10.0) / length

@@ -259,7 +259,8 @@ def test_a_loss_of_mixers_is_a_mean_over_tokens():
     "train.segment_len": LENGTH,
     "train.mem_len": MEMORY,
   }
-  config, segments = make_config(**PLAIN, **fields), make_segments()
+  config = make_config(**PLAIN, **fields)
+  segments = make_segments()
   update = compiled(step_lib.train_segment, config)
   state, _ = start(config)
   memory = programs.init_memory(config)
