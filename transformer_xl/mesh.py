@@ -203,10 +203,20 @@ def dividing_axes(
 def lane_groups(lanes: int) -> int:
   """Number of shards of a batch of lanes on the current mesh."""
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.manual_axes:  # Inside `shard_map`, a device sees its own lanes only.
-    return 1
-  names = dividing_axes(lanes, LANES, mesh.shape) or ()
-  return math.prod(mesh.shape[name] for name in names)
+  return math.prod(mesh.shape[name] for name in _lane_axes(lanes))
+
+
+def shard_lanes(hidden: shapes.Hidden) -> shapes.Hidden:
+  """Has the compiler keep the rows of a lane on the devices of the lane.
+
+  Where no loop over layers tells it, it may shard [B, T, D] like the matrices
+  that they are multiplied by, and send the rows of all lanes to every device.
+  """
+  if lane_groups(hidden.shape[0]) == 1:
+    return hidden
+  axes = _lane_axes(hidden.shape[0])
+  spec = P(axes, P.UNCONSTRAINED, P.UNCONSTRAINED)
+  return jax.lax.with_sharding_constraint(hidden, spec)
 
 
 def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, str] | None:
@@ -231,6 +241,14 @@ def _dividing(
     for size, axes in zip(array.shape, padded, strict=True)
   )
   return NamedSharding(mesh, P(*found))
+
+
+def _lane_axes(lanes: int) -> tuple[str, ...]:
+  """The axes of the current mesh that split a batch of lanes."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.manual_axes:  # Inside `shard_map`, a device sees its own lanes only.
+    return ()
+  return dividing_axes(lanes, LANES, mesh.shape) or ()
 
 
 def _names(axes: str | tuple[str, ...] | None) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests import comparison
 from tests import tiny
-from transformer_xl import hardware
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.model import block
 from transformer_xl.model import network
 from transformer_xl.model.mixers import mixer
@@ -147,23 +147,9 @@ def test_how_it_is_computed_does_not_change_the_gradient(options):
   comparison.assert_close(actual, expected, roundings=100)
 
 
-@pytest.mark.parametrize(
-  ("device", "count", "setting", "unroll"),
-  [
-    ("TPU v5 lite", 1, 0, 1),
-    ("TPU v5 lite", 1, 3, 3),
-    ("NVIDIA H200", 1, 0, 3),
-    ("NVIDIA H200", 1, 1, 1),
-    ("NVIDIA H200", 2, 0, 1),
-    ("cpu", 1, 0, 3),
-  ],
-)
-def test_layers_are_unrolled_on_a_cpu_and_on_one_gpu_unless_told_otherwise(
-  monkeypatch, device, count, setting, unroll
-):
-  config = tiny.model_config(scan_unroll=setting, num_layers=3)
+def _losses_program(config, mesh_shape):
+  """The program of a segment's losses, on a mesh of so many devices."""
   tokens, targets, memory = tiny.inputs(config)
-  monkeypatch.setattr(hardware, "device_kind", lambda: device)
   params = tiny.params(config)
 
   def losses(params):
@@ -171,11 +157,35 @@ def test_layers_are_unrolled_on_a_cpu_and_on_one_gpu_unless_told_otherwise(
       {"params": params}, tokens, targets, memory, method="nll"
     )
 
-  mesh = jax.sharding.AbstractMesh((count,), ("data",))
+  mesh = jax.sharding.AbstractMesh(mesh_shape, mesh_lib.AXES)
   with jax.sharding.use_abstract_mesh(mesh):
-    program = jax.make_jaxpr(losses)(params)
+    return jax.make_jaxpr(losses)(params)
+
+
+@pytest.mark.parametrize(("setting", "unroll"), [(0, 3), (1, 1), (2, 2)])
+def test_layers_are_unrolled_unless_told_otherwise(setting, unroll):
+  config = tiny.model_config(scan_unroll=setting, num_layers=3)
+  program = _losses_program(config, (1, 1, 1))
   scans = [line for line in program.eqns if line.primitive.name == "scan"]
   assert [line.params["unroll"] for line in scans] == [unroll]
+
+
+@pytest.mark.parametrize(
+  ("mesh_shape", "axes"),
+  [((1, 2, 1), ("data", "fsdp")), ((1, 1, 2), None), ((1, 1, 1), None)],
+)
+def test_each_layer_keeps_the_rows_of_lanes_on_their_devices(mesh_shape, axes):
+  config = tiny.model_config(
+    num_layers=4, layers=("attention", "attention:4"), scan_unroll=1
+  )
+  program = _losses_program(config, mesh_shape)
+  (scan,) = [line for line in program.eqns if line.primitive.name == "scan"]
+  found = [
+    line.params["sharding"].spec[0]
+    for line in scan.params["jaxpr"].eqns
+    if line.primitive.name == "sharding_constraint"
+  ]
+  assert found == ([axes, axes] if axes else [])
 
 
 @pytest.mark.parametrize(

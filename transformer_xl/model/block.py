@@ -9,7 +9,7 @@ import functools
 import flax.linen as nn
 import jax
 
-from transformer_xl import hardware
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import feed_forward as feed_forward_lib
@@ -65,6 +65,7 @@ class Blocks(nn.Module):
       states = jax.lax.stop_gradient(states)
     kept_by_layer = []
     for place, layer in enumerate(self.layers):
+      hidden = mesh_lib.shard_lanes(hidden)
       kind = layer.mixer
       if self.streams and kind.streaming is not None:
         kind = kind.streaming.form
@@ -103,12 +104,13 @@ def scanned(
 ) -> nn.Module:
   """All layers of the network: a scan of `Blocks` over the pattern's turns.
 
-  Parameters and states are stacked, with the turns in front.
+  Parameters and states are stacked, with the turns in front. By default the
+  scan is one turn that has all layers: a loop copies a slice of each stack in
+  every turn, and what the backward pass needs into another stack.
   """
   layers = table.pattern(config)
   num_turns = config.num_layers // len(layers)
-  usual = num_turns if _unrolls() else 1
-  unroll = min(config.scan_unroll or usual, num_turns)
+  unroll = min(config.scan_unroll or num_turns, num_turns)
   body = Blocks
   if config.remat != "none":
     body = nn.remat(
@@ -126,15 +128,3 @@ def scanned(
     unroll=unroll,
   )
   return scan(config, settings, layers)
-
-
-def _unrolls() -> bool:
-  """Whether layers are unrolled where the configuration leaves that open.
-
-  One GPU then starts fewer kernels, and copies no slices of each layer. On
-  several, parameters may be sharded, of which a loop gathers fewer at a time.
-  docs/gpu.md and docs/measurements/tpu.md have the figures.
-  """
-  if hardware.is_gpu():
-    return jax.sharding.get_abstract_mesh().size <= 1
-  return hardware.device_kind() == "cpu"
