@@ -207,10 +207,10 @@ def lane_groups(lanes: int) -> int:
 
 
 def shard_lanes(hidden: shapes.Hidden) -> shapes.Hidden:
-  """Has the compiler keep the rows of a lane on the devices of the lane.
+  """Has the compiler keep the rows of [B, T, D] on the devices of their lanes.
 
-  Where no loop over layers tells it, it may shard [B, T, D] like the matrices
-  that they are multiplied by, and send the rows of all lanes to every device.
+  Outside of a loop it may else shard them like the matrices that multiply them,
+  and send the rows of all lanes to every device (docs/measurements/tpu.md).
   """
   if lane_groups(hidden.shape[0]) == 1:
     return hidden
