@@ -157,7 +157,8 @@ def _losses_program(config, mesh_shape):
       {"params": params}, tokens, targets, memory, method="nll"
     )
 
-  mesh = jax.sharding.AbstractMesh(mesh_shape, mesh_lib.AXES)
+  types = (jax.sharding.AxisType.Auto,) * len(mesh_lib.AXES)
+  mesh = jax.sharding.AbstractMesh(mesh_shape, mesh_lib.AXES, axis_types=types)
   with jax.sharding.use_abstract_mesh(mesh):
     return jax.make_jaxpr(losses)(params)
 
