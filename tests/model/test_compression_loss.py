@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,8 +103,15 @@ def read(model, params, state, tokens, resets):
   )
 
 
+class Read(NamedTuple):
+  """The mixers' losses of a segment, and the state after it."""
+
+  losses: jax.Array
+  state: network.State
+
+
 def read_segments(config, params):
-  """The mixers' losses and the state after each of four segments."""
+  """What each of four segments gives."""
   model = network.Network(config, mixer.Settings(trains=True))
   state = network.empty_state(
     config, batch_size=BATCH, mem_len=MEMORY, step_len=SEGMENT
@@ -113,7 +121,7 @@ def read_segments(config, params):
   for index in range(4):
     segment = make_segment(config.vocab_size, index)
     _, losses, state = step(params, state, *segment)
-    results.append((losses.mixers, state))
+    results.append(Read(losses.mixers, state))
   return results
 
 
@@ -130,16 +138,18 @@ def of_fourth_segment(pre_norm, rate):
   )
   model = network.Network(config, mixer.Settings(trains=True))
   params = tiny.params(config)
-  *_, (_, state), (losses, after) = read_segments(config, params)
+  before, after = read_segments(config, params)[-2:]
   last = make_segment(config.vocab_size, 3)
 
   @jax.jit
   @jax.grad
   def gradient(params):
-    return jnp.sum(read(model, params, state, *last)[1].mixers)
+    return jnp.sum(read(model, params, before.state, *last)[1].mixers)
 
-  inputs = [np.float64(each.layers[0].hiddens) for each in (state, after)]
-  return params, losses, gradient(params), inputs
+  inputs = [
+    np.float64(each.state.layers[0].hiddens) for each in (before, after)
+  ]
+  return params, after.losses, gradient(params), inputs
 
 
 def equations(params, before, after, kernel, bias, *, pre_norm, rate):
@@ -233,8 +243,8 @@ def test_all_places_of_a_pattern_add_their_losses():
     for count in (1, 2)
   )
   params = tiny.params(plain)
-  expected, _ = read_segments(plain, params)[-1]
-  found, _ = read_segments(pattern, tiny.in_places(params, 2))[-1]
+  expected = read_segments(plain, params)[-1].losses
+  found = read_segments(pattern, tiny.in_places(params, 2))[-1].losses
   assert float(jnp.max(expected)) > 1e-2
   # Compiled in another loop.
   comparison.assert_close(found, expected, roundings=30)
@@ -250,8 +260,8 @@ def test_inputs_that_wait_count_for_no_slot():
   config = tiny.model_config(layers=("compressive",), **slots)
   # No document starts in lane 0.
   losses = [
-    np.asarray(own_losses[0])
-    for own_losses, _ in read_segments(config, tiny.params(config))
+    np.asarray(each.losses[0])
+    for each in read_segments(config, tiny.params(config))
   ]
   assert not np.any(losses[0])
   assert not np.any(losses[1])

@@ -172,10 +172,12 @@ def test_layers_are_unrolled_unless_told_otherwise(setting, unroll):
 
 
 @pytest.mark.parametrize(
-  ("mesh_shape", "axes"),
-  [((1, 2, 1), ("data", "fsdp")), ((1, 1, 2), None), ((1, 1, 1), None)],
+  ("mesh_shape", "expected"),
+  [((1, 2, 1), [("data", "fsdp")] * 2), ((1, 1, 2), []), ((1, 1, 1), [])],
 )
-def test_each_layer_keeps_the_rows_of_lanes_on_their_devices(mesh_shape, axes):
+def test_each_layer_keeps_the_rows_of_lanes_on_their_devices(
+  mesh_shape, expected
+):
   config = tiny.model_config(
     num_layers=4, layers=("attention", "attention:4"), scan_unroll=1
   )
@@ -186,7 +188,7 @@ def test_each_layer_keeps_the_rows_of_lanes_on_their_devices(mesh_shape, axes):
     for line in scan.params["jaxpr"].eqns
     if line.primitive.name == "sharding_constraint"
   ]
-  assert found == ([axes, axes] if axes else [])
+  assert found == expected
 
 
 @pytest.mark.parametrize(

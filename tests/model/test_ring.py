@@ -61,7 +61,8 @@ def test_a_lane_that_is_repeated_goes_on_in_each_copy():
   state = reader.start(frozen, batch_size=1)
   step = jax.jit(reader.step)
   for segment in ([3, 1, 4], [1, 5, 9]):
-    _, state = step(frozen, state, jnp.asarray([segment]))
+    tokens = jnp.asarray([segment])
+    _, state = step(frozen, state, tokens)
   reader, frozen, state = reader.for_tokens(frozen, state)
   # Single tokens go on in a ring of M + 1 slots.
   assert {layer.cache.keys.shape[-1] for layer in state.layers} == {7 + 1}
