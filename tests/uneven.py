@@ -73,13 +73,15 @@ def evaluate(config, mesh):
   state, _ = programs.shardings(config, mesh)
   params = jax.device_put(tiny.params(config.model), state.params)
   fixed = evaluator.Evaluator(config, mesh, mem_len=12)(params)
+  report = attention_use.Report(config, mesh)
+  use = report(params, should_stop=lambda: False)
   rule = update_lib.Rule(*map(jnp.float32, (1e-4, 0.02)))
   adaptive = dynamic_evaluator.DynamicEvaluator(config, mesh, mem_len=12)
   (learning,) = adaptive(params, rule)
   return {
     "fixed": fixed[:2],
     "learning": learning[:2],
-    "use": [*attention_use.Report(config, mesh)(params).values()],
+    "use": [*use.values()],
   }
 
 

@@ -13,7 +13,6 @@ from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
 from transformer_xl.experiments import own_text
-from transformer_xl.training import data_checks
 
 SIZES = (2_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 10**9)
 
@@ -141,13 +140,3 @@ def test_without_held_out_text_nothing_is_evaluated(tmp_path):
   assert config.train.finish_with == ("generate", "report")
   assert config.eval.split == "train"
   assert config.eval.checkpoint == "latest"
-
-
-@pytest.mark.parametrize(("num_steps", "warns"), [(312, False), (314, True)])
-def test_a_run_that_reads_its_text_often_is_warned(
-  data_dir, num_steps, warns, caplog
-):
-  """Ten times 1003 tokens, at 32 an update, are 313.4 updates."""
-  config = corpus.config(data_dir, **{"train.num_steps": num_steps})
-  data_checks.warn_of_overfitting(config)
-  assert ("10.0 times and may overfit" in caplog.text) == warns

@@ -212,6 +212,14 @@ def test_training_logs_the_use_of_memory(
   assert all(0 < record[name] < 1 for name in shares)
 
 
+def test_a_signal_ends_the_report(data_dir):
+  config = corpus.config(data_dir)
+  report = attention_use.Report(config, mesh.make_mesh(config.mesh))
+  params = tiny.params(config.model)
+  assert report(params, should_stop=lambda: True) is None
+  assert report(params, should_stop=lambda: False)
+
+
 @pytest.mark.parametrize(
   ("updates", "says"),
   [

@@ -4,7 +4,7 @@ Shapes: as in `shapes`; all layers of a model are in front, N.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -219,12 +219,17 @@ class Report:
 
     self._read = jax.jit(read, compiler_options=mesh_lib.compiler_options(mesh))
 
-  def __call__(self, params: shapes.PyTree) -> dict[str, float]:
+  def __call__(
+    self, params: shapes.PyTree, *, should_stop: Callable[[], bool]
+  ) -> dict[str, float] | None:
     """Returns each layer's share of attention, and the loss without memory.
 
-    Layers without attention have no share.
+    Layers without attention have no share. None if `should_stop` holds before
+    the split is scored.
     """
-    score = self._without(params)
+    score = self._without.score_until(params, should_stop=should_stop)
+    if score is None:
+      return None
     memory = self._start()
     for step in range(self._num_steps):
       read = streams.device_segments(self._stream, step, 1, self._sharding)

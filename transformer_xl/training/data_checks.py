@@ -2,6 +2,7 @@
 
 from absl import logging
 
+from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
@@ -13,10 +14,17 @@ _MANY_READS = 10  # From here on, a run is warned that it may overfit.
 def require(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError without data, or for data of another vocabulary.
 
-  Called first, since later checks would blame something else, such as a prompt.
+  Also for data without a split to validate on. Called first, since later checks
+  would blame something else, such as a prompt.
   """
   data_dir = config.data.dataset_dir
-  token_file.read_meta(data_dir)
+  splits = token_file.read_meta(data_dir).get("splits", {})
+  if config.train.eval_every_steps and "valid" not in splits:
+    raise errors.UserError(
+      f"train.eval_every_steps={config.train.eval_every_steps} validates on a "
+      f"split 'valid', and {data_dir} has only {', '.join(splits)}: prepare it "
+      "with one, or set --config.train.eval_every_steps=0."
+    )
   run_record.check_vocabulary(data_dir, workdir)
   if config.train.init_from:
     run_record.check_vocabulary(
@@ -43,7 +51,7 @@ def warn_of_overfitting(config: schema.ExperimentConfig) -> None:
   per_update = segment_lengths.tokens_per_update(config)
   reads = train.num_steps * per_update / num_tokens
   if reads > _MANY_READS:
-    fewer = _MANY_READS * num_tokens // per_update
+    fewer = int(_MANY_READS * num_tokens / per_update)
     logging.warning(
       "This run reads the %d training tokens of %s %.1f times and may overfit "
       "them; %s.",

@@ -93,8 +93,8 @@ class TimeEstimate:
     self._is_said = False
     self._validation_tokens = 0
     if config.train.eval_every_steps:
-      meta = token_file.read_meta(config.data.dataset_dir)
-      self._validation_tokens = meta["splits"]["valid"]["num_tokens"]
+      valid = token_file.open_split(config.data.dataset_dir, "valid")
+      self._validation_tokens = len(valid.tokens)
 
   def is_due(self, step: int) -> bool:
     """Whether enough updates of this process were timed by `step`."""
@@ -206,7 +206,7 @@ class Evaluation:
     nll = score.nll / score.num_tokens
     if not math.isfinite(nll):
       raise divergence.Diverged("the validation loss is not finite", step)
-    return {
+    record = {
       "step": step,
       "split": "valid",
       "nll": nll,
@@ -214,8 +214,13 @@ class Evaluation:
       "num_tokens": score.num_tokens,
       "mem_len": self._config.train.mem_len,
       "settings": self._settings,
-      **(self._memory_use(params) if self._memory_use else {}),
     }
+    if self._memory_use is not None:
+      use = self._memory_use(params, should_stop=self._stop.poll)
+      if use is None:
+        return None
+      record |= use
+    return record
 
 
 class Saving:
