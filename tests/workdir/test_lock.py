@@ -1,5 +1,7 @@
 """One training run at a time in a folder."""
 
+import errno
+import fcntl
 import subprocess
 import sys
 
@@ -72,5 +74,17 @@ def test_a_killed_run_keeps_nobody_out(tmp_path):
     with pytest.raises(errors.UserError), lock.locked(str(tmp_path)):
       pass
     process.kill()
+  with lock.locked(str(tmp_path)):
+    pass
+
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch):
+  """Not even the file of a run that was killed on another host."""
+  (tmp_path / ".lock").write_text("1\nanother-host\n")
+
+  def missing(descriptor, operation):
+    raise OSError(errno.ENOSYS, "no locks")
+
+  monkeypatch.setattr(fcntl, "flock", missing)
   with lock.locked(str(tmp_path)):
     pass

@@ -65,7 +65,9 @@ def locked(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_lock(folder: str) -> Iterator[None]:
-  lock = filelock.FileLock(os.path.join(folder, ".lock"))
+  # A file alone would say that a killed run of another host still trains.
+  path = os.path.join(folder, ".lock")
+  lock = filelock.FileLock(path, fallback_to_soft=False)
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
