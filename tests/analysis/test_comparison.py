@@ -14,6 +14,7 @@ from transformer_xl import errors
 from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import study
+from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import schema
 from transformer_xl.experiments import beyond
@@ -172,6 +173,41 @@ def test_the_best_learning_rate_is_that_of_the_validation_split(
   trained.diverges = {0.4, 0.5}
   with pytest.raises(errors.UserError, match="'b' diverges at every learning"):
     a_study(data_dir, tmp_path, "b: ", **rates)
+
+
+def test_what_chose_the_learning_rate_is_not_measured_again(
+  data_dir, tmp_path, trained, monkeypatch
+):
+  """One of several processes need not see yet what the first one has kept."""
+  monkeypatch.setattr(trials, "_write", lambda folder, kept: None)
+  rates = {"analysis.learning_rates": (0.1, 0.2)}
+  (row,) = a_study(data_dir, tmp_path, "base: ", **rates)["rows"]
+  assert trained == [f"{tmp_path}/rate_{rate}/base" for rate in (0.1, 0.2)]
+  chosen = min(row["learning_rates"], key=lambda one: one["nll"])
+  assert row["learning_rate"] == chosen["learning_rate"]
+  assert row["nll"] == chosen["nll"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"trained_with": {}}'])
+def test_a_damaged_record_of_a_trial_is_named(
+  data_dir, tmp_path, trained, content
+):
+  a_study(data_dir, tmp_path, "base: ")
+  path = tmp_path / "base" / "results" / "trial.json"
+  path.write_text(content)
+  damaged = r"trial\.json is damaged"
+  with pytest.raises(errors.UserError, match=damaged) as caught:
+    a_study(data_dir, tmp_path, "base: ")
+  assert "\n" not in str(caught.value)
+
+
+def test_what_only_logs_may_change_between_two_commands(
+  data_dir, tmp_path, trained
+):
+  a_study(data_dir, tmp_path, "base: ")
+  logs = {"train.profile_steps": 1, "train.log_every_steps": 1}
+  a_study(data_dir, tmp_path, "base: ", **logs)
+  assert len(trained) == 1
 
 
 def test_one_learning_rate_needs_no_validation(data_dir, tmp_path, trained):

@@ -234,45 +234,29 @@ def _checked_plans(
 
 
 def _measured_row(plan: _Plan, preset: Preset) -> Row:
-  """Trains and measures a variant.
-
-  The learning rate is chosen on the validation split, so that another split is
-  read with one rate alone.
-  """
-  name = plan.variant.name
-  tried = []
+  """Trains and measures a variant, with the learning rate that suits it."""
   rate = next(iter(plan.trials_by_rate))
+  measured: list[trials.Measured] = []
+  tried: list[TriedRate] = []
   if len(plan.trials_by_rate) > 1:
-    for rate in plan.trials_by_rate:
-      losses = [math.inf]
-      measured = _measured_seeds(plan, rate, "valid", preset)
-      if measured:
-        by_seed = _losses_by_seed(measured)
-        length = preset.choose_length(plan.config, _means(by_seed))
-        losses = by_seed[length]
-      tried.append(TriedRate(rate, statistics.fmean(losses), losses))
-      logging.info(
-        "%s, learning rate %g: validation loss %.4f.",
-        name,
-        rate,
-        tried[-1].nll,
-      )
-    best = min(tried, key=lambda one: one.nll)
-    if best.nll == math.inf:
-      raise errors.UserError(
-        f"{name!r} diverges at every learning rate of "
-        f"analysis.learning_rates={[*plan.trials_by_rate]}; add lower ones."
-      )
-    rate = best.learning_rate
+    # Only the best one is tested, so the test split chooses nothing.
+    on_valid = {}
+    for each in plan.trials_by_rate:
+      on_valid[each] = _measured_seeds(plan, each, "valid", preset)
+      tried.append(_tried_rate(plan, each, on_valid[each], preset))
+    rate = _best_rate(plan, tried)
+    if plan.config.eval.split == "valid":
+      measured = on_valid[rate]
+  if not measured:
+    measured = _measured_seeds(plan, rate, plan.config.eval.split, preset)
 
   config = plan.trials_by_rate[rate][0].config
-  measured = _measured_seeds(plan, rate, config.eval.split, preset)
   by_seed = _losses_by_seed(measured)
   means = _means(by_seed)
   length = preset.choose_length(config, means)
   per_update = segment_lengths.tokens_per_update(config)
   return Row(
-    name=name,
+    name=plan.variant.name,
     changes=plan.variant.changes,
     config=config,
     learning_rate=rate,
@@ -291,6 +275,40 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row:
     device=measured[0].device,
     date=measured[0].date,
   )
+
+
+def _tried_rate(
+  plan: _Plan, rate: float, measured: list[trials.Measured], preset: Preset
+) -> TriedRate:
+  """The validation losses of one learning rate, which it logs."""
+  losses = [math.inf]  # Of a seed that diverged.
+  if measured:
+    by_seed = _losses_by_seed(measured)
+    length = preset.choose_length(plan.config, _means(by_seed))
+    losses = by_seed[length]
+  tried = TriedRate(rate, statistics.fmean(losses), losses)
+  logging.info(
+    "%s, learning rate %g: validation loss %.4f.",
+    plan.variant.name,
+    rate,
+    tried.nll,
+  )
+  return tried
+
+
+def _best_rate(plan: _Plan, tried: Sequence[TriedRate]) -> float:
+  """The learning rate of the lowest validation loss.
+
+  Raises:
+    UserError: training diverged at every rate.
+  """
+  best = min(tried, key=lambda one: one.nll)
+  if best.nll == math.inf:
+    raise errors.UserError(
+      f"{plan.variant.name!r} diverges at every learning rate of "
+      f"analysis.learning_rates={[*plan.trials_by_rate]}; add lower ones."
+    )
+  return best.learning_rate
 
 
 def _measured_seeds(

@@ -32,6 +32,13 @@ from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
+# Fields of training that change what is logged, and nothing that is trained.
+_ONLY_LOGGED = (
+  "train.log_every_steps",
+  "train.log_memory_use",
+  "train.profile_steps",
+  "train.tracker",
+)
 # Mean losses in nats per token, by a length of memory or attention in tokens.
 Losses = dict[int, float]
 
@@ -206,6 +213,8 @@ def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
     "seed": config.seed,
   }
   named = traverse_util.flatten_dict(groups, sep=".")
+  for name in _ONLY_LOGGED:
+    del named[name]
   return _as_read(named)
 
 
@@ -215,11 +224,23 @@ def _as_read(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(folder: str) -> dict[str, Any]:
+  """What is kept of a trial.
+
+  Raises:
+    UserError: the file is damaged.
+  """
   path = os.path.join(storage.local(folder), "results", "trial.json")
   if not os.path.exists(path):
     return {"trained_with": {}, "measured": []}
-  with open(path, encoding="utf-8") as file:
-    return json.load(file)
+  try:
+    with open(path, encoding="utf-8") as file:
+      kept = json.load(file)
+    return {name: kept[name] for name in ("trained_with", "measured")}
+  except (ValueError, LookupError, TypeError, RecursionError) as error:
+    raise errors.UserError(
+      f"{folder}/results/trial.json is damaged ({error}): remove {folder}, "
+      "which is trained again then, or use another --workdir."
+    ) from None
 
 
 def _write(folder: str, kept: dict[str, Any]) -> None:
