@@ -95,6 +95,10 @@ def test_arrays_are_split_on_either_axis_alone(result):
 
 @pytest.mark.rest
 @pytest.mark.slow
+@pytest.mark.skipif(
+  jax.__version_info__ >= (0, 12),
+  reason="This XLA keeps no names of what gathers the slices of parameters.",
+)
 def test_every_collective_has_the_name_of_what_needs_it(result):
   found = result["collectives"]
   assert len(found) > 20
