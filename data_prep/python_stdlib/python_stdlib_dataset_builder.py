@@ -46,7 +46,7 @@ class Builder(builder.CorpusBuilder):
   ) -> corpus.Corpus:
     """Returns the corpus, from this Python's library or the one at `path`."""
     del cache  # Nothing is downloaded.
-    place = pathlib.Path(path or sysconfig.get_path("stdlib"))
+    place = pathlib.Path(path or sysconfig.get_path("stdlib")).expanduser()
     source = source_lib.Source(place, skip=_LEFT_OUT)
     names: dict[str, list[str]] = {split: [] for split in corpus.SPLITS}
     for name in source.names:

@@ -155,7 +155,7 @@ def open_corpus(
 def _read(path: str) -> str:
   """The text of a file."""
   try:
-    return pathlib.Path(path).read_text("utf-8")
+    return pathlib.Path(path).expanduser().read_text("utf-8")
   except (OSError, UnicodeDecodeError) as error:
     raise errors.UserError(
       f"--source={path} must be a text file in UTF-8: {error}."

@@ -1,8 +1,11 @@
 """The analyses from the command line."""
 
 import pathlib
+import shlex
 import subprocess
 import sys
+
+from transformer_xl.analysis import plotting
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -34,3 +37,9 @@ def test_every_mode_has_its_module():
   )
   assert done.returncode == 0, done.stderr
   assert {"recl", "attention", "eval_speed"} <= set(done.stdout.split())
+
+
+def test_a_result_states_a_command_that_a_shell_understands(monkeypatch):
+  given = ["--workdir=runs/my run", "--config.eval.mem_len=(0,128)"]
+  monkeypatch.setattr(sys, "argv", ["main.py", *given])
+  assert shlex.split(plotting.made_by())[-2:] == given

@@ -197,7 +197,9 @@ def test_the_farthest_token_that_matters_is_at_the_reach(
 @pytest.mark.rest
 def test_runs_are_compared_with_their_own_memories(data, tmp_path):
   data_dir, *_ = data
-  group = {"analysis.group": (f"{tmp_path}/b",), "eval.mem_len": (4, 0)}
+  # Spelled in another way, a run is still the same.
+  folders = (f"{tmp_path}/b", f"{tmp_path}/b/../a", f"{tmp_path}/b/")
+  group = {"analysis.group": folders, "eval.mem_len": (4, 0)}
   config = runs.write(data_dir, tmp_path / "a", **RUN | COMPRESSED | group)
   limits = ("attention:3", "attention")
   other = {"model.layers": limits, "eval.mem_len": (8,)}

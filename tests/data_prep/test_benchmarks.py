@@ -231,12 +231,15 @@ def test_the_standard_library_is_found_and_split_by_file(tmp_path):
   ).read_bytes()
 
 
-def test_the_split_of_a_file_does_not_need_a_name_in_unicode(tmp_path):
+def test_the_split_of_a_file_does_not_need_a_name_in_unicode(
+  tmp_path, monkeypatch
+):
   library = tmp_path / "lib"
   for number in range(200):
     name = os.fsencode(f"module{number}_") + b"\xff.py"
     layouts.write_files(library, {os.fsdecode(name): b"x = %d\n" % number})
-  folder = prepare("python_stdlib", tmp_path, library)
+  monkeypatch.setenv("HOME", str(tmp_path))
+  folder = prepare("python_stdlib", tmp_path, "~/lib")
   entries = layouts.meta(folder)["splits"].values()
   assert sum(entry["num_documents"] for entry in entries) == 200
 

@@ -161,11 +161,12 @@ def test_late_answers_of_mqar_can_be_told_by_elimination(folders):
   assert np.mean(right[True]) == 1
 
 
-def test_a_passkey_hides_in_the_frequent_words_of_a_text(tmp_path):
+def test_a_passkey_hides_in_the_frequent_words_of_a_text(tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
   source = tmp_path / "text.txt"
   prose = [f"Word{chr(97 + index % 5)}, 12" for index in range(1000)]
   source.write_text("\n".join(prose))
-  folder = prepare("passkey", tmp_path, str(source), name="own")
+  folder = prepare("passkey", tmp_path, "~/text.txt", name="own")
   words, starts = layouts.read(folder, "train")
   # Only the letters of the text are taken; all of its words are frequent.
   assert {*words} == {

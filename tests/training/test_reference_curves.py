@@ -158,6 +158,7 @@ def test_what_changes_no_loss_is_no_difference(reference, data_dir, tmp_path):
   free = {"train.segments_per_call": 1, "model.remat": "full", "seed": 8}
   free["model.dtype"] = "bfloat16"
   free |= {"train.num_steps": 300, "train.decay_steps": 200}
+  free["train.profile_steps"] = 5
   run = write_run(tmp_path / "run", data_dir, **free)
   assert curve_lib.compare(run, reference)[0] == 0
 

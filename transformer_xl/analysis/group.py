@@ -1,7 +1,6 @@
 """The runs that an analysis compares: its own and `config.analysis.group`."""
 
 import dataclasses
-import os
 from collections.abc import Iterator
 
 from transformer_xl import storage
@@ -51,8 +50,8 @@ def configurations(
 
 def _others(config: schema.ExperimentConfig, workdir: str) -> list[str]:
   """The workdirs of the group, each once, and without the first run's."""
-  by_place = {os.path.normpath(each): each for each in config.analysis.group}
-  by_place.pop(os.path.normpath(workdir), None)
+  by_place = {storage.absolute(each): each for each in config.analysis.group}
+  by_place.pop(storage.absolute(workdir), None)
   return [*by_place.values()]
 
 

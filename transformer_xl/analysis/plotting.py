@@ -4,6 +4,7 @@ Each figure states the command that made it.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +36,7 @@ in_style = matplotlib.rc_context(_STYLE)
 
 def made_by() -> str:
   """The command that runs, as one would type it."""
-  return " ".join([command_line.words(), *sys.argv[1:]])
+  return " ".join([command_line.words(), shlex.join(sys.argv[1:])])
 
 
 def subplots(

@@ -19,12 +19,14 @@ import jax
 import jaxtyping as jt
 import numpy as np
 from absl import logging
+from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings as settings_lib
@@ -136,7 +138,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       cannot read so many tokens.
   """
   contexts = _contexts(config)
-  models, found = [], []
+  models = []
+  found = []
   names = group.names(config, workdir)
   for folder, subject in group.subjects(config, workdir):
     found.append(measure(subject, contexts))
@@ -168,7 +171,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       bound = "" if entry["is_reached"][index] else "at least "
       logging.info(
         "RECL at r = %g of %s: %s%d",
-        *(entry["fraction"], model["name"], bound, entry["recl"][index]),
+        entry["fraction"],
+        model["name"],
+        bound,
+        entry["recl"][index],
       )
   plotting.write(
     workdir,
@@ -181,7 +187,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   return result
 
 
-def _entry(losses, fraction, contexts) -> dict[str, Any]:
+def _entry(
+  losses: jt.Float[np.ndarray, "G C T"], fraction: float, contexts: list[int]
+) -> dict[str, Any]:
   """Effective lengths for a fraction, in the order of the group."""
   found = gains(losses, fraction=fraction)
   ends = [effective_length(row, contexts, THRESHOLD) for row in found.relative]
@@ -238,15 +246,15 @@ def _read_lengths(
   """
   lengths = np.array(contexts)
   if table.of(config.model).counts_from_segment:
-    trained_len = config.train.context_len + config.train.segment_len
-    lengths = np.minimum(lengths, trained_len)
+    lengths = np.minimum(lengths, segment_lengths.longest_read(config))
   return lengths
 
 
 @plotting.in_style
-def draw(result: dict[str, Any]) -> Any:
+def draw(result: dict[str, Any]) -> figure_lib.Figure:
   """Plots perplexity and, for each r, gains by context (figures 3 and 4)."""
-  entries, contexts = result["recl"], result["contexts"]
+  entries = result["recl"]
+  contexts = result["contexts"]
   columns = len(entries) + 1
   figure, axes = plotting.subplots(1, columns, figsize=(2.6 * columns, 2.7))
   for index, model in enumerate(result["models"]):

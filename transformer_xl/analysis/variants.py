@@ -153,8 +153,8 @@ def check(config: schema.ExperimentConfig, *, mode: str) -> None:
   for split in splits:
     token_file.open_split(config.data.dataset_dir, split)
   encoding = encodings.of(config.model)
-  longest = config.train.context_len + segment_lengths.of(config).longest
-  encoding.check_segment_len(config.model, longest)
+  trained_len = segment_lengths.longest_read(config)
+  encoding.check_segment_len(config.model, trained_len)
   if config.train.eval_every_steps:
     read_len = config.eval.context_len + config.eval.segment_len
     encoding.check_segment_len(config.model, read_len)

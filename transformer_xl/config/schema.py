@@ -26,7 +26,7 @@ class ExperimentConfig:
   """A run."""
 
   seed: int = fields.field(0, "0 or more")
-  """Seed of the parameters, of dropout and of the order of the data."""
+  """Seed of the parameters, dropout, drawn segment lengths and samples."""
   model: ModelConfig
   data: training_fields.DataConfig
   train: TrainConfig

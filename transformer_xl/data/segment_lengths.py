@@ -107,6 +107,11 @@ def of(config: schema.ExperimentConfig) -> Lengths:
   return FixedLength(train.segment_len)
 
 
+def longest_read(config: schema.ExperimentConfig) -> int:
+  """The most tokens that training reads at a time in a lane."""
+  return config.train.context_len + of(config).longest
+
+
 def tokens_per_update(config: schema.ExperimentConfig) -> float:
   """The average number of tokens that an update reads in all lanes."""
   train = config.train

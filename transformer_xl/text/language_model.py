@@ -59,7 +59,7 @@ class Origin(NamedTuple):
 
 
 class LanguageModel(NamedTuple):
-  """A model with key/value cache, its parameters and its vocabulary."""
+  """A model that reads text, its parameters and its vocabulary."""
 
   vocabulary: vocabulary_lib.Vocabulary
   reader: reader_lib.Reader
@@ -169,7 +169,7 @@ def loaded(
 
   Raises:
     UserError: the workdir has no such checkpoint or no vocabulary, or the
-      model's keys cannot be cached.
+      model cannot read segments of this length.
   """
   config, vocabulary = run_vocabulary.load_for(config, workdir)
   model = trained_model.load(config, workdir)

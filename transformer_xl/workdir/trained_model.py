@@ -174,9 +174,8 @@ def warn_of_untrained_segments(
   Those that count from the start of a segment do not. Mixers that write once a
   segment read best in segments of one length.
   """
-  train = config.train
   encoding = config.model.encoding
-  trained_len = train.context_len + segment_lengths.of(config).longest
+  trained_len = segment_lengths.longest_read(config)
   for name in config.model.mixers:
     is_writer = mixer_fields.MIXERS[name].writes_segments
     if is_writer and mem_len and segment_len != trained_len:
@@ -199,7 +198,7 @@ def warn_of_untrained_segments(
       trained_len,
       trained_len,
     )
-  if mem_len and not train.mem_len:
+  if mem_len and not config.train.mem_len:
     logging.warning(
       "The model is read with a memory of %d tokens, but it was trained "
       "without one, and model.encoding=%s gives them positions of the segment; "

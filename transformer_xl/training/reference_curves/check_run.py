@@ -16,6 +16,7 @@ writes a reference from runs that differ only in --config.seed.
 """
 
 import datetime
+import os
 import platform
 import sys
 
@@ -38,8 +39,9 @@ _WRITE = flags.DEFINE_bool("write", False, "Make the reference of these runs.")
 def main(argv: list[str]) -> None:
   """Prints the comparison and exits with its status, or writes a reference."""
   del argv
-  runs = [logged_run.read(workdir) for workdir in _WORKDIR.value]
-  path = _REFERENCE.value
+  workdirs = [os.path.expanduser(workdir) for workdir in _WORKDIR.value]
+  runs = [logged_run.read(workdir) for workdir in workdirs]
+  path = os.path.expanduser(_REFERENCE.value)
   if _WRITE.value:
     curve = curve_lib.make(runs)
     curve_lib.save(

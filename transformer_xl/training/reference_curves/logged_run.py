@@ -32,6 +32,7 @@ IRRELEVANT = {
   "train.eval_every_steps",
   "train.log_memory_use",
   "train.finish_with",
+  "train.profile_steps",
   "train.tracker",
 }
 
