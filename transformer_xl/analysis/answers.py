@@ -49,10 +49,13 @@ class Shares(NamedTuple):
 
 
 def shares(
-  row: comparison.Row, scale: recall.Scale, first: int = 0, last: int = -1
+  row: comparison.Row,
+  scale: recall.Scale,
+  first: int = 0,
+  last: int | None = None,
 ) -> Shares:
-  """The share of right answers in the bins from `first` to `last`."""
-  stop = last + 1 or len(scale.num_answers)
+  """The share of right answers in the bins from `first` to `last`, or all."""
+  stop = len(scale.num_answers) if last is None else last + 1
   by_seed = [
     float(np.average(each[first:stop], weights=scale.num_answers[first:stop]))
     for each in row.bins_by_seed

@@ -95,7 +95,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   result["checkpoint_step"] = model.step
   layers, heads = zip(*chosen, strict=True)
   words = [vocabulary.symbol(int(token)) for token in maps.context]
-  weights, terms = maps.weights[layers, heads], maps.terms[:, layers, heads]
+  weights = maps.weights[layers, heads]
+  terms = maps.terms[:, layers, heads]
   plotting.write(
     workdir,
     "attention",
@@ -115,14 +116,21 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   return result
 
 
-def _text(config, vocabulary, *, at_least: int) -> token_file.TokenFile:
+def _text(
+  config: schema.ExperimentConfig,
+  vocabulary: vocabulary_lib.Vocabulary,
+  *,
+  at_least: int,
+) -> token_file.TokenFile:
   """The given text, or the start of the split."""
   if config.analysis.text:
-    tokens, source = vocabulary.encode(config.analysis.text), "analysis.text"
-    file = token_file.TokenFile(np.asarray(tokens), np.zeros(1, int), "", {})
+    source = "analysis.text"
+    tokens = np.asarray(vocabulary.encode(config.analysis.text))
+    file = token_file.TokenFile(tokens, np.zeros(1, int), "", {})
   else:
+    source = "the text"
     file = token_file.open_split(config.data.dataset_dir, config.eval.split)
-    tokens, source = file.tokens[: config.analysis.num_tokens + 1], "the text"
+    tokens = file.tokens[: config.analysis.num_tokens + 1]
     file = dataclasses.replace(file, tokens=tokens)
   if len(tokens) < at_least:
     raise errors.UserError(
@@ -133,17 +141,22 @@ def _text(config, vocabulary, *, at_least: int) -> token_file.TokenFile:
   return file
 
 
-def _measure(params, file, config, mem_len, segment_len) -> Maps:
+def _measure(
+  params: shapes.PyTree,
+  file: token_file.TokenFile,
+  config: schema.ExperimentConfig,
+  mem_len: int,
+  segment_len: int,
+) -> Maps:
   """Reads a text and measures whole segments behind its first `mem_len`."""
   model = evaluator.make_network(config, inspects=True)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   score = jax.jit(functools.partial(model.apply, method="nll"))
-  memory, empty = (
-    network.empty_state(
-      config.model, batch_size=1, mem_len=length, step_len=segment_len
-    )
-    for length in (mem_len, 0)
+  start_with = functools.partial(
+    network.empty_state, config.model, batch_size=1, step_len=segment_len
   )
+  memory = start_with(mem_len=mem_len)
+  no_memory = start_with(mem_len=0)
 
   def of_tokens(array: jax.Array) -> jax.Array:
     """The only lane, without compressed slots, which are the first keys.
@@ -162,19 +175,23 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     found = read(params, memory, segment)
     memory = found.memory
     if start >= mem_len:
-      inputs, targets, resets, _ = segment
-      without, _ = score({"params": params}, inputs, targets, empty, resets)
+      without, _ = score(
+        {"params": params},
+        segment.inputs,
+        segment.targets,
+        no_memory,
+        segment.resets,
+      )
       profile = by_distance(of_tokens(found.weights))
       mass = attention_use.memory_mass(found.weights)
       measured.append((profile, mass, found.nll, without))
       last = start
-  profiles, masses, *losses = zip(*measured, strict=True)
-  nll, nll_without_memory = (float(np.mean(part)) for part in losses)
+  profiles, masses, nll, nll_without_memory = zip(*measured, strict=True)
   return Maps(
     by_distance=np.mean(profiles, axis=0),
     memory_mass=np.mean(masses, axis=0),
-    nll=nll,
-    nll_without_memory=nll_without_memory,
+    nll=float(np.mean(nll)),
+    nll_without_memory=float(np.mean(nll_without_memory)),
     num_tokens=len(measured) * segment_len,
     weights=np.asarray(of_tokens(found.weights)),
     terms=np.stack([np.asarray(of_tokens(term)) for term in found.terms]),
@@ -189,8 +206,9 @@ def by_distance(
   """Mean attention of the queries at distances 0 to M."""
   segment_len, context_len = weights.shape[-2:]
   mem_len = context_len - segment_len
-  query, distance = jnp.arange(segment_len), jnp.arange(mem_len + 1)
-  key = mem_len + query[:, None] - distance[None]
+  query = jnp.arange(segment_len)[:, None]
+  distance = jnp.arange(mem_len + 1)[None]
+  key = mem_len + query - distance
   chosen = jnp.take_along_axis(weights, key[None, None], axis=-1)
   return jnp.mean(chosen, axis=-2)
 
@@ -209,8 +227,15 @@ def widest(profile: jt.Float[np.ndarray, "N H R"]) -> list[tuple[int, int]]:
   return [(int(n), int(h)) for n, h in zip(layers, heads, strict=True)]
 
 
-def _summary(maps, chosen, config, vocabulary) -> dict[str, Any]:
-  reach, segment_len = mean_distance(maps.by_distance), maps.weights.shape[2]
+def _summary(
+  maps: Maps,
+  chosen: list[tuple[int, int]],
+  config: schema.ExperimentConfig,
+  vocabulary: vocabulary_lib.Vocabulary,
+) -> dict[str, Any]:
+  """The content of `attention.json`; `chosen` are layers and heads."""
+  reach = mean_distance(maps.by_distance)
+  segment_len = maps.weights.shape[2]
   logging.info(
     "nll %.4f, %.4f without memory; attention to memory by layer: %s",
     maps.nll,
@@ -241,7 +266,11 @@ def _summary(maps, chosen, config, vocabulary) -> dict[str, Any]:
   }
 
 
-def _top_of_memory(weights, maps, vocabulary) -> list[dict[str, Any]]:
+def _top_of_memory(
+  weights: jt.Float[np.ndarray, "T K"],
+  maps: Maps,
+  vocabulary: vocabulary_lib.Vocabulary,
+) -> list[dict[str, Any]]:
   """For each of the last queries, the tokens in memory it attends to most."""
   mem_len = weights.shape[1] - weights.shape[0]
   count = max(1, round(TOP_SHARE * mem_len))

@@ -7,6 +7,9 @@ from typing import Any
 
 import jaxtyping as jt
 import numpy as np
+from matplotlib import axes as axes_lib
+from matplotlib import figure as figure_lib
+from matplotlib import image as image_lib
 
 from transformer_xl.analysis import plotting
 
@@ -20,7 +23,9 @@ TERMS = (
 
 
 @plotting.in_style
-def distances(profile: jt.Float[np.ndarray, "N H R"]) -> Any:
+def distances(
+  profile: jt.Float[np.ndarray, "N H R"],
+) -> figure_lib.Figure:
   """Mean attention by distance, one row per head (figure 5)."""
   num_layers, num_heads, _ = profile.shape
   rows = profile.reshape(num_layers * num_heads, -1)
@@ -48,7 +53,7 @@ def memories(
   weights: jt.Float[np.ndarray, "C T K"],
   chosen: list[tuple[int, int]],
   words: list[str],
-) -> Any:
+) -> figure_lib.Figure:
   """Attention of the widest heads to memory, for some targets (figure 6)."""
   _, segment_len, context_len = weights.shape
   mem_len = context_len - segment_len
@@ -78,7 +83,9 @@ def memories(
 
 
 @plotting.in_style
-def terms(parts: jt.Float[np.ndarray, "4 T K"], chosen: tuple[int, int]) -> Any:
+def terms(
+  parts: jt.Float[np.ndarray, "4 T K"], chosen: tuple[int, int]
+) -> figure_lib.Figure:
   """The terms of the scores of one head, (layer, head) (figure 7)."""
   _, segment_len, context_len = parts.shape
   mem_len = context_len - segment_len
@@ -112,7 +119,12 @@ def terms(parts: jt.Float[np.ndarray, "4 T K"], chosen: tuple[int, int]) -> Any:
   return figure
 
 
-def _image(axes, values, **options) -> Any:
+def _image(
+  axes: axes_lib.Axes,
+  values: jt.Float[np.ndarray, "rows columns"],
+  **options: Any,
+) -> image_lib.AxesImage:
+  """Draws values as colours; `options` are those of `imshow`."""
   axes.grid(visible=False)
   return axes.imshow(values, aspect="auto", interpolation="nearest", **options)
 

@@ -41,7 +41,8 @@ def losses(
   `starts`, [W]. `wanted`, [C], are indices of targets in a window, from 0.
   `eval` sets how many tokens are read per call.
   """
-  config, mesh, params = subject.config, subject.mesh, subject.params
+  config = subject.config
+  mesh = subject.mesh
   model = evaluator.make_network(config)
   read = jax.jit(
     functools.partial(read_window, model=model, wanted=wanted),
@@ -64,7 +65,7 @@ def losses(
     text = file.tokens[positions].astype(np.int32)
     resets = begins_document[positions[:, :-1]]
     found = read(
-      params,
+      subject.params,
       jax.device_put(text, mesh_lib.lanes(mesh)),
       jax.device_put(resets, mesh_lib.lanes(mesh)),
     )
@@ -125,9 +126,11 @@ def score_sliding(
   config = subject.config
   file = token_file.open_split(config.data.dataset_dir, config.eval.split)
   check_length(file, attention_len, config.eval.split)
-  begin, pairs = time.perf_counter(), len(file.tokens) - 1
+  begin = time.perf_counter()
+  pairs = len(file.tokens) - 1
   read = functools.partial(losses, subject, file, length=attention_len)
-  stride, indices = max(attention_len // STRIDES, 1), np.arange(attention_len)
+  stride = max(attention_len // STRIDES, 1)
+  indices = np.arange(attention_len)
   starts = np.arange(0, pairs - attention_len + 1, stride)
   first = read(starts[:1], wanted=indices)
   # The last window ends with the text; skip what others have scored.

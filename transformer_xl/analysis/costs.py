@@ -33,8 +33,12 @@ ROUNDS = 5  # Times that each call is timed.
 _GENERATED = 64  # Tokens that are timed in one call.
 # Fields of training that no update takes longer for.
 _NOT_TIMED = (
-  *("num_steps", "decay_steps", "warmup_steps", "learning_rate"),
-  *("log_every_steps", "eval_every_steps"),
+  "num_steps",
+  "decay_steps",
+  "warmup_steps",
+  "learning_rate",
+  "log_every_steps",
+  "eval_every_steps",
 )
 
 

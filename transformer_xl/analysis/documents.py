@@ -27,7 +27,6 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import nats
-from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.workdir import trained_model
 
@@ -72,13 +71,15 @@ def scale(file: token_file.TokenFile) -> Scale:
   positions = targets - starts[document]
   bins = []
   ends = []
-  first, stop = 1, _FIRST_END
+  first = 1
+  stop = _FIRST_END
   while first <= positions.max():
     inside = np.flatnonzero((positions >= first) & (positions < stop))
     if len(inside):
       bins.append(inside)
       ends.append([first, min(stop - 1, int(positions.max()))])
-    first, stop = stop, _FACTOR * stop
+    first = stop
+    stop = _FACTOR * stop
   if not bins:
     raise errors.UserError(
       "no document of the split has a second token, so there is nothing to "
@@ -122,16 +123,17 @@ def _losses(
 
 def _read_segment(
   params: shapes.PyTree,
-  memory: shapes.PyTree,
-  segment: segment_lib.Segment,
+  memory: network.State,
+  segment: segment_lib.Segment[jax.Array],
   *,
   model: network.Network,
-) -> tuple[shapes.PyTree, shapes.Losses]:
+) -> tuple[network.State, shapes.Losses]:
   """Reads one segment: the next memory, and losses [B, U]."""
   bound = model.bind({"params": params})
-  hidden, memory = bound(segment.inputs, memory, segment.resets)
-  hidden = hidden[:, -segment.targets.shape[1] :]
-  return memory, adaptive_softmax.nll(hidden, segment.targets, bound.head())
+  nll, memory = bound.nll(
+    segment.inputs, segment.targets, memory, segment.resets
+  )
+  return memory, nll
 
 
 def table(rows: Sequence[comparison.Row], scale: Scale) -> list[dict[str, str]]:

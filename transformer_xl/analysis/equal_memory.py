@@ -12,8 +12,11 @@ from transformer_xl.training import loop
 
 # Fields that count updates. Zero means that something is off, and stays.
 _COUNTS = (
-  *("train.num_steps", "train.decay_steps", "train.asgd_start_step"),
-  *("train.log_every_steps", "train.eval_every_steps"),
+  "train.num_steps",
+  "train.decay_steps",
+  "train.asgd_start_step",
+  "train.log_every_steps",
+  "train.eval_every_steps",
   "checkpoint.every_steps",
 )
 

@@ -17,13 +17,17 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jaxtyping as jt
 import numpy as np
 from absl import logging
+from matplotlib import axes as axes_lib
+from matplotlib import figure as figure_lib
 
+from transformer_xl import shapes
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import plotting
@@ -34,6 +38,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.encodings import table as encodings
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.
@@ -56,8 +61,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   rows = []
   for length in config.analysis.speed_lens:
     text = np.resize(tokens, length + config.eval.segment_len * (REPEATS + 2))
-    rows.append(_row(length, _timed(_methods(config, twin, text, length))))
-    _log(rows[-1])
+    methods = _methods(config, twin, text.astype(np.int32), length)
+    row = _row(length, _timed(methods))
+    _log(row)
+    rows.append(row)
   result = {
     "made_by": plotting.made_by(),
     "device": jax.devices()[0].device_kind,
@@ -82,26 +89,49 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
   encodings.of(config.model).check_segment_len(config.model, longest)
 
 
-def _methods(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
-  """The function to time and the tokens it predicts per call, by method."""
+class _Method(NamedTuple):
+  """A way to evaluate.
+
+  Attributes:
+    call: what is timed; takes the number of the call.
+    num_tokens: the tokens that a call predicts.
+  """
+
+  call: Callable[[int], jax.Array]
+  num_tokens: int
+
+
+def _methods(
+  config: schema.ExperimentConfig,
+  twin: schema.ModelConfig,
+  text: jt.Int[np.ndarray, "N"],
+  length: int,
+) -> dict[str, _Method]:
+  """The methods by name; `twin` is the vanilla model."""
   params = costs.random_params(config.model)
   segment_len = config.eval.segment_len
   config = load.replaced(config, {"eval.batch_size": 1})
-  text = np.int32(text)
 
-  def with_memory(*, streams):
+  def with_memory(*, streams: bool) -> _Method:
     reader = evaluator.make_reader(config, length, streams=streams)
-    return _segments(reader, params, text, segment_len), segment_len
+    call = _segments(reader, params, text, segment_len)
+    return _Method(call, segment_len)
 
+  vanilla_params = costs.random_params(twin)
   return {
-    "vanilla": (_window(twin, costs.random_params(twin), text, length), 1),
-    "recomputed": (_window(config.model, params, text, length), 1),
+    "vanilla": _Method(_window(twin, vanilla_params, text, length), 1),
+    "recomputed": _Method(_window(config.model, params, text, length), 1),
     "hidden": with_memory(streams=False),
     "key_value": with_memory(streams=True),
   }
 
 
-def _window(model_config, params, text, length) -> Callable[[int], Any]:
+def _window(
+  model_config: schema.ModelConfig,
+  params: shapes.PyTree,
+  text: jt.Int[np.ndarray, "N"],
+  length: int,
+) -> Callable[[int], jax.Array]:
   """Predicts one token from a window, read without memory."""
   model = network.Network(model_config)
   last = np.array([length - 1])
@@ -111,7 +141,12 @@ def _window(model_config, params, text, length) -> Callable[[int], Any]:
   return lambda index: read(params, text[None, index : index + length + 1])
 
 
-def _segments(reader, params, text, segment_len) -> Callable[[int], Any]:
+def _segments(
+  reader: reader_lib.Reader,
+  params: shapes.PyTree,
+  text: jt.Int[np.ndarray, "N"],
+  segment_len: int,
+) -> Callable[[int], jax.Array]:
   """Predicts the segment of an index, with the memory of the call before."""
   frozen = jax.jit(reader.freeze)(params) if reader.streams else params
   score = jax.jit(reader.nll, donate_argnums=1)
@@ -128,21 +163,22 @@ def _segments(reader, params, text, segment_len) -> Callable[[int], Any]:
   return call
 
 
-def _timed(methods: dict[str, tuple[Callable, int]]) -> dict[str, float]:
+def _timed(methods: dict[str, _Method]) -> dict[str, float]:
   """Median seconds per predicted token; the methods alternate."""
-  for call, _ in methods.values():
-    jax.block_until_ready(call(0))  # Compiles.
+  for method in methods.values():
+    jax.block_until_ready(method.call(0))  # Compiles.
   seconds: dict[str, list[float]] = {name: [] for name in methods}
   for index in range(REPEATS):
-    for name, (call, count) in methods.items():
+    for name, method in methods.items():
       start = time.perf_counter()
-      jax.block_until_ready(call(1 + index))
-      seconds[name].append((time.perf_counter() - start) / count)
+      jax.block_until_ready(method.call(1 + index))
+      duration = time.perf_counter() - start
+      seconds[name].append(duration / method.num_tokens)
   return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def _row(length: int, seconds: dict[str, float]) -> dict[str, Any]:
-  def times_faster(base):
+  def times_faster(base: str) -> dict[str, float]:
     return {name: seconds[base] / seconds[name] for name in LABELS}
 
   return {
@@ -155,14 +191,17 @@ def _row(length: int, seconds: dict[str, float]) -> dict[str, Any]:
 
 
 def _log(row: dict[str, Any]) -> None:
-  names = "milliseconds_per_token", "times_faster_than_vanilla"
-  times, faster = (row[name] for name in names)
+  times = row["milliseconds_per_token"]
+  faster = row["times_faster_than_vanilla"]
   logging.info(
     "attention %d: vanilla %.1f ms a token, hidden states %.3f (%.0f times "
     "faster), keys and values %.3f (%.0f times; paper: %s)",
-    *(row["attention_len"], times["vanilla"]),
-    *(times["hidden"], faster["hidden"]),
-    *(times["key_value"], faster["key_value"]),
+    row["attention_len"],
+    times["vanilla"],
+    times["hidden"],
+    faster["hidden"],
+    times["key_value"],
+    faster["key_value"],
     row["paper_times_faster"] or "-",
   )
 
@@ -172,12 +211,12 @@ def _count(model: schema.ModelConfig) -> int:
 
 
 @plotting.in_style
-def draw(result: dict[str, Any]) -> Any:
+def draw(result: dict[str, Any]) -> figure_lib.Figure:
   """Plots time per token and speed-up by attention length."""
   figure, (left, right) = plotting.subplots(1, 2, figsize=(7.0, 2.9))
   lengths = [row["attention_len"] for row in result["lengths"]]
 
-  def line(axes, field, name):
+  def line(axes: axes_lib.Axes, field: str, name: str) -> None:
     axes.plot(
       lengths,
       [row[field][name] for row in result["lengths"]],

@@ -25,6 +25,7 @@ from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
@@ -173,11 +174,19 @@ def guess(
     )
 
 
-def _guess_segment(params, memory, segment, *, model):
+def _guess_segment(
+  params: shapes.PyTree,
+  memory: network.State,
+  segment: segment_lib.Segment[jax.Array],
+  *,
+  model: network.Network,
+) -> tuple[network.State, Guess]:
   """Reads one segment: the next memory, and guesses [B, U]."""
-  targets, bound = segment.targets, model.bind({"params": params})
+  bound = model.bind({"params": params})
+  targets = segment.targets
   hidden, memory = bound(segment.inputs, memory, segment.resets)
-  hidden, head = hidden[:, -targets.shape[1] :], bound.head()
+  hidden = hidden[:, -targets.shape[1] :]
+  head = bound.head()
   _, best = adaptive_softmax.top_k(hidden, head, 1)
   nll = adaptive_softmax.nll(hidden, targets, head)
   return memory, Guess(nll, best[..., 0])
