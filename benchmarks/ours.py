@@ -154,6 +154,7 @@ class _Generation:
     options = dataclasses.replace(
       config.generate, temperature=0.0, tokens_per_call=count
     )
+    settings = sampling.settings_of(options)
     reader = reader_lib.Reader(
       config.model,
       mem_len=work.mem_len,
@@ -167,13 +168,13 @@ class _Generation:
     self._drawing = sampling.begin(
       state,
       jnp.zeros((1, 1, work.model_dim), reader.config.dtype),
-      np.zeros((sampling.window(options),), np.int32),
+      np.zeros((sampling.window(settings),), np.int32),
       np.int32(0),
       num_samples=work.batch_size,
     )
     decode = jax.jit(
       functools.partial(
-        sampling.decode, reader=reader, config=options, stop=()
+        sampling.decode, reader=reader, settings=settings, stop=()
       ),
       donate_argnums=2,
     )

@@ -22,11 +22,13 @@ def settings(**options):
   """Settings of sampling that leave probabilities alone but for the options."""
   values = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | options
   names = {f"generate.{name}": value for name, value in values.items()}
-  return load.replaced(DEFAULTS, names).generate
+  return sampling.settings_of(load.replaced(DEFAULTS, names).generate)
 
 
 def frequencies(log_probs, **options):
-  draw = functools.partial(sampling.draw, log_probs, config=settings(**options))
+  draw = functools.partial(
+    sampling.draw, log_probs, settings=settings(**options)
+  )
   drawn = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), DRAWS))
   return np.bincount(np.asarray(drawn), minlength=len(log_probs)) / DRAWS
 
@@ -71,7 +73,7 @@ def test_a_temperature_of_zero_takes_the_likeliest():
   log_probs = jnp.log(jnp.array([0.3, 0.4, 0.3]))
   for seed in range(5):
     index = sampling.draw(
-      log_probs, jax.random.key(seed), config=settings(temperature=0)
+      log_probs, jax.random.key(seed), settings=settings(temperature=0)
     )
     assert int(index) == 1
     assert index.dtype == jnp.int32
@@ -79,9 +81,13 @@ def test_a_temperature_of_zero_takes_the_likeliest():
 
 def penalties(recent, *, penalty=1.0, ngram=0):
   """Penalties of the log-probabilities of the tokens 0 to 8."""
-  config = settings(repetition_penalty=penalty, no_repeat_ngram=ngram)
+  chosen = settings(repetition_penalty=penalty, no_repeat_ngram=ngram)
   return -sampling.penalise_repetition(
-    jnp.zeros(9), jnp.arange(9), jnp.array(recent), config=config, vocab_size=9
+    jnp.zeros(9),
+    jnp.arange(9),
+    jnp.array(recent),
+    settings=chosen,
+    vocab_size=9,
   )
 
 
@@ -114,8 +120,8 @@ OPTIONS = [
 @functools.cache
 def draws(temperature, top_k, top_p):
   """Marks the tokens that occur in 2048 draws."""
-  config = settings(temperature=temperature, top_k=top_k, top_p=top_p)
-  draw = functools.partial(sampling.draw, config=config)
+  chosen = settings(temperature=temperature, top_k=top_k, top_p=top_p)
+  draw = functools.partial(sampling.draw, settings=chosen)
   keys = jax.random.split(jax.random.key(1), 2048)
   return jax.jit(lambda log_probs: jax.vmap(draw, (None, 0))(log_probs, keys))
 
@@ -161,15 +167,15 @@ def test_tokens_are_those_that_a_sort_keeps(options, log_probs):
 @pytest.mark.parametrize("top_k", [0, 2])
 def test_a_tiny_temperature_takes_the_likeliest(temperature, top_k):
   log_probs = jnp.array([-3.0, -0.5, -2.0, -0.75])
-  config = settings(temperature=temperature, top_k=top_k)
+  chosen = settings(temperature=temperature, top_k=top_k)
   for seed in range(3):
-    index = sampling.draw(log_probs, jax.random.key(seed), config=config)
+    index = sampling.draw(log_probs, jax.random.key(seed), settings=chosen)
     assert int(index) == 1
 
 
 def test_a_temperature_of_zero_takes_the_first_of_equals():
   log_probs, key = jnp.array([-2.0, -1.0, -1.0]), jax.random.key(0)
-  index = sampling.draw(log_probs, key, config=settings(temperature=0.0))
+  index = sampling.draw(log_probs, key, settings=settings(temperature=0.0))
   assert int(index) == 1
 
 

@@ -23,6 +23,7 @@ def lower(
   are those of one token of each sample.
   """
   generate = config.generate
+  settings = sampling.settings_of(generate)
   reader = reader_lib.Reader(
     config.model,
     mem_len=generate.mem_len,
@@ -41,7 +42,7 @@ def lower(
     frozen = reader.freeze(params)
     state = reader.start(frozen, batch_size=1)
     hidden, state = reader.read(frozen, state, jnp.zeros((1, 1), jnp.int32))
-    recent = jnp.zeros((sampling.window(generate),), jnp.int32)
+    recent = jnp.zeros((sampling.window(settings),), jnp.int32)
     zero = jnp.zeros((), jnp.int32)
     count = generate.num_samples
     drawing = sampling.begin(state, hidden, recent, zero, num_samples=count)
@@ -59,4 +60,4 @@ def lower(
     arguments = mesh_lib.placed(
       abstract, jax.tree.map(lambda _: whole, abstract)
     )
-    return decoding.lower(*arguments, reader=reader, config=generate)
+    return decoding.lower(*arguments, reader=reader, settings=settings)

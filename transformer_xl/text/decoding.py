@@ -7,7 +7,6 @@ length of the text.
 Shapes: S samples, P tokens of the prompt, D model width, k likeliest tokens.
 """
 
-import dataclasses
 import functools
 import time
 from collections.abc import Iterator
@@ -93,7 +92,7 @@ def _read_part(
 _begin = jax.jit(sampling.begin, static_argnames="num_samples")
 _decode = jax.jit(
   sampling.decode,
-  static_argnames=("reader", "config", "stop"),
+  static_argnames=("reader", "settings", "stop"),
   donate_argnames="drawing",
 )
 
@@ -114,24 +113,34 @@ def read_prompt(
     reader's state after all tokens; and the last hidden state.
   """
   segment_len = model.reader.segment_len
+  num_whole = (len(text.unread) - 1) // segment_len * segment_len
   memory = text.memory
-  last = (len(text.unread) - 1) // segment_len * segment_len
-  for start in range(0, last + 1, segment_len):
-    part = text.unread[start : start + segment_len]
-    tokens = np.zeros((1, segment_len), np.int32)
-    tokens[0, : len(part)] = part
-    before = memory
-    hidden, memory = _read_part(
-      model.reader, model.frozen, before, tokens, np.int32(len(part))
-    )
-  recent = np.concatenate([text.recent, text.unread[:last]])
+  for start in range(0, num_whole, segment_len):
+    segment = text.unread[start : start + segment_len]
+    _, memory = _read_segment(model, memory, segment)
+  unread = text.unread[num_whole:]
+  hidden, state = _read_segment(model, memory, unread)
+  recent = np.concatenate([text.recent, text.unread[:num_whole]])
   text = text._replace(
-    memory=before,
+    memory=memory,
     recent=recent[-sampling.REPETITION_WINDOW :],
-    unread=text.unread[last:],
-    num_read=text.num_read + last,
+    unread=unread,
+    num_read=text.num_read + num_whole,
   )
-  return text, memory, hidden
+  return text, state, hidden
+
+
+def _read_segment(
+  model: language_model.LanguageModel,
+  state: reader_lib.State,
+  tokens: np.ndarray,
+) -> tuple[jt.Float[shapes.Array, "1 1 D"], reader_lib.State]:
+  """Reads the tokens of one segment, at least one; pads them to its length."""
+  padded = np.zeros((1, model.reader.segment_len), np.int32)
+  padded[0, : len(tokens)] = tokens
+  return _read_part(
+    model.reader, model.frozen, state, padded, np.int32(len(tokens))
+  )
 
 
 def likeliest(
@@ -164,20 +173,20 @@ def stream(
   Yields:
     The samples so far: without tokens after compilation, then after each call.
   """
+  settings = sampling.settings_of(config)
   text, state, hidden = read_prompt(model, text)
   reader, frozen, state = language_model.for_tokens(
     model.reader, model.frozen, state
   )
   recent = sampling.newest(
     text.newest,
-    window=max(sampling.window(config), len(stop)),
+    window=max(sampling.window(settings), len(stop)),
     vocab_size=model.vocabulary.size,
   )
   hidden = hidden.astype(reader.config.dtype)
   position = np.int32(text.num_tokens)
   drawing = _begin(state, hidden, recent, position, num_samples=len(keys))
   head = reader.head(frozen)
-  drawing_config = _only_drawing(config)
 
   def draw(
     drawing: sampling.Drawing, limit: np.int32
@@ -189,7 +198,7 @@ def stream(
       keys=keys,
       limit=limit,
       reader=reader,
-      config=drawing_config,
+      settings=settings,
       stop=stop,
     )
 
@@ -215,18 +224,16 @@ def stream(
 def lower(
   *arrays: shapes.PyTree,
   reader: reader_lib.Reader,
-  config: schema.GenerateConfig,
+  settings: sampling.SamplingSettings,
 ) -> jax.stages.Lowered:
   """Lowers the compiled loop of `stream` for abstract arguments.
 
   Args:
     *arrays: the shapes of the arrays that `sampling.decode` takes, in order.
     reader: reads single tokens.
-    config: states how tokens are drawn.
+    settings: states how tokens are drawn.
   """
-  return _decode.lower(
-    *arrays, reader=reader, config=_only_drawing(config), stop=()
-  )
+  return _decode.lower(*arrays, reader=reader, settings=settings, stop=())
 
 
 def sample_keys(seed: int, num_samples: int) -> jax.Array:
@@ -250,20 +257,3 @@ def _top_k(
   k: int,
 ) -> tuple[jt.Float[shapes.Array, "B T k"], jt.Int[shapes.Array, "B T k"]]:
   return adaptive_softmax.top_k(hidden, reader.head(frozen), k)
-
-
-def _only_drawing(config: schema.GenerateConfig) -> schema.GenerateConfig:
-  """Resets the settings on which the compiled loop does not depend.
-
-  Configurations that differ only in these settings share a compiled loop.
-  """
-  return dataclasses.replace(
-    config,
-    prompt="",
-    prompt_file="",
-    stop="",
-    num_tokens=0,
-    num_samples=1,
-    segment_len=1,
-    mem_len=0,
-  )

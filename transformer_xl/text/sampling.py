@@ -27,6 +27,32 @@ _NEVER = 1e9  # Finite, so that a token is drawn even if all are excluded.
 _MIN_TEMPERATURE = 1e-30
 
 
+class SamplingSettings(NamedTuple):
+  """How tokens are drawn; the fields are those of `config.generate`.
+
+  The compiled loop depends on nothing else of it, and equal settings share one.
+  """
+
+  temperature: float
+  top_k: int
+  top_p: float
+  repetition_penalty: float
+  no_repeat_ngram: int
+  tokens_per_call: int
+
+
+def settings_of(config: schema.GenerateConfig) -> SamplingSettings:
+  """The settings of a configuration."""
+  return SamplingSettings(
+    temperature=config.temperature,
+    top_k=config.top_k,
+    top_p=config.top_p,
+    repetition_penalty=config.repetition_penalty,
+    no_repeat_ngram=config.no_repeat_ngram,
+    tokens_per_call=config.tokens_per_call,
+  )
+
+
 class Drawing(NamedTuple):
   """State carried from token to token."""
 
@@ -75,12 +101,12 @@ def decode(
   limit: jt.Int[shapes.Array, ""],
   *,
   reader: reader_lib.Reader,
-  config: schema.GenerateConfig,
+  settings: SamplingSettings,
   stop: tuple[int, ...],
 ) -> tuple[Drawing, jt.Int[shapes.Array, "S C"]]:
   """Draws up to `limit` tokens per sample; fewer if all samples stop.
 
-  C is `config.tokens_per_call`, and the limit at most that. There is a random
+  C is `settings.tokens_per_call`, and the limit at most that. There is a random
   key for each sample, [S]. The token sequence `stop` ends a sample.
 
   Returns:
@@ -89,7 +115,7 @@ def decode(
 
   def body(carry: _Carry) -> _Carry:
     index, drawing, tokens = carry
-    token = _choose(head, drawing, keys, config, reader.config.vocab_size)
+    token = _choose(head, drawing, keys, settings, reader.config.vocab_size)
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token, index, axis=1)
     hidden, state = reader.read(frozen, drawing.state, token)
     recent = jnp.concatenate([drawing.recent, token], axis=1)[:, 1:]
@@ -105,7 +131,7 @@ def decode(
     index, drawing, _ = carry
     return (index < limit) & ~jnp.all(drawing.done)
 
-  shape = (keys.shape[0], config.tokens_per_call)
+  shape = (keys.shape[0], settings.tokens_per_call)
   start = (jnp.zeros((), jnp.int32), drawing, jnp.zeros(shape, jnp.int32))
   _, drawing, tokens = jax.lax.while_loop(should_continue, body, start)
   return drawing, tokens
@@ -115,33 +141,33 @@ def _choose(
   head: adaptive_softmax.Projection,
   drawing: Drawing,
   keys: jax.Array,
-  config: schema.GenerateConfig,
+  settings: SamplingSettings,
   vocab_size: int,
 ) -> jt.Int[shapes.Array, "S 1"]:
   """The next token of each sample, [S, 1]."""
-  if config.top_k == 0:
+  if settings.top_k == 0:
     log_probs = adaptive_softmax.log_probs(drawing.hidden, head)[:, 0]
     tokens = jnp.arange(vocab_size, dtype=jnp.int32)[None]
     tokens = jnp.broadcast_to(tokens, log_probs.shape)
   else:  # Penalties can push at most `window` tokens out of the k likeliest.
-    count = min(config.top_k + window(config), vocab_size)
+    count = min(settings.top_k + window(settings), vocab_size)
     best = adaptive_softmax.top_k(drawing.hidden, head, count)
     log_probs = best[0][:, 0]
     tokens = best[1][:, 0]
-  if window(config):
+  if window(settings):
     penalise = functools.partial(
-      penalise_repetition, config=config, vocab_size=vocab_size
+      penalise_repetition, settings=settings, vocab_size=vocab_size
     )
-    recent = drawing.recent[:, -window(config) :]
+    recent = drawing.recent[:, -window(settings) :]
     log_probs = jax.vmap(penalise)(log_probs, tokens, recent)
   keys = jax.vmap(jax.random.fold_in)(keys, drawing.start + drawing.length)
-  chosen = jax.vmap(functools.partial(draw, config=config))(log_probs, keys)
+  chosen = jax.vmap(functools.partial(draw, settings=settings))(log_probs, keys)
   return jnp.take_along_axis(tokens, chosen[:, None], axis=1)
 
 
-def window(config: schema.GenerateConfig) -> int:
+def window(settings: SamplingSettings) -> int:
   """Number of recent tokens that the rules against repetition compare."""
-  is_on = config.repetition_penalty > 1 or config.no_repeat_ngram > 0
+  is_on = settings.repetition_penalty > 1 or settings.no_repeat_ngram > 0
   return REPETITION_WINDOW if is_on else 0
 
 
@@ -150,7 +176,7 @@ def penalise_repetition(
   tokens: jt.Int[shapes.Array, "n"],
   recent: jt.Int[shapes.Array, "W"],
   *,
-  config: schema.GenerateConfig,
+  settings: SamplingSettings,
   vocab_size: int,
 ) -> jt.Float[shapes.Array, "n"]:
   """Lowers the log-probabilities of repetitions.
@@ -165,8 +191,8 @@ def penalise_repetition(
   The n candidates have log-probabilities and ids, `tokens`. In `recent`, newest
   last, V stands for no token.
   """
-  penalty = math.log(config.repetition_penalty)
-  ngram = config.no_repeat_ngram
+  penalty = math.log(settings.repetition_penalty)
+  ngram = settings.no_repeat_ngram
   lower = jnp.zeros((vocab_size,)).at[recent].set(penalty, mode="drop")
   if ngram:
     starts = recent.shape[0] - ngram + 1
@@ -182,7 +208,7 @@ def draw(
   log_probs: jt.Float[shapes.Array, "n"],
   key: jax.Array,
   *,
-  config: schema.GenerateConfig,
+  settings: SamplingSettings,
 ) -> jt.Int[shapes.Array, ""]:
   """Draws one of n candidates with a scalar key; returns its index.
 
@@ -191,12 +217,12 @@ def draw(
   (40 in the paper's appendix E); 0 keeps all. `top_p` keeps the likeliest of
   these that together reach this probability (Holtzman et al. 2020).
   """
-  temperature = config.temperature
-  top_p = config.top_p
+  temperature = settings.temperature
+  top_p = settings.top_p
   if temperature < _MIN_TEMPERATURE:
     return jnp.argmax(log_probs).astype(jnp.int32)
   count = log_probs.shape[0]
-  kept = min(config.top_k or count, count)
+  kept = min(settings.top_k or count, count)
   if kept == count and top_p == 1:
     index = jax.random.categorical(key, log_probs / temperature)
     return index.astype(jnp.int32)
