@@ -146,7 +146,7 @@ def _encode(
     tokens = ids(piece, vocab)
     starts_document = starts_document or piece.starts_document
     if len(tokens):
-      yield tokens, [0] * starts_document
+      yield tokens, [0] if starts_document else []
       starts_document = False
 
 

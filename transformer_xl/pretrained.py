@@ -389,7 +389,8 @@ def load(
       "source must be a folder or an address, such as 'runs/quickstart': it is "
       f"a {type(source).__name__}."
     )
-  folder = address = os.path.expanduser(os.fspath(source))
+  address = os.path.expanduser(os.fspath(source))
+  folder = address
   if address.startswith("hf://"):
     from transformer_xl.importers import hub  # Only this needs its library.
 

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from absl import logging
@@ -33,7 +33,7 @@ class Answers:
 
   def __init__(
     self,
-    numbers: tuple[signal.Signals, ...],
+    numbers: Sequence[signal.Signals],
     answer: Callable[[signal.Signals], None],
     handler: Callable[[int, types.FrameType | None], None] = _ignore,
   ):

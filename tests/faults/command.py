@@ -25,7 +25,7 @@ from transformer_xl.workdir import checkpoint
 STAGES = {
   "building": (loop, "open_stream"),
   "restoring": (resume, "start"),
-  "reading": (loop, "_read"),
+  "reading": (loop, "_report"),
   "evaluating": (hooks.Evaluation, "__call__"),
   "saving": (checkpoint.Checkpoints, "save"),
   "closing": (checkpoint.Checkpoints, "close"),

@@ -50,7 +50,9 @@ def make(
   meta = file.meta
   unit = token_file.read_meta(config.data.dataset_dir)["unit"]
   nll = score.nll / score.num_tokens
-  bits_per_byte = word_perplexity = bits_per_character = None
+  bits_per_byte = None
+  word_perplexity = None
+  bits_per_character = None
   # The answers alone are no text.
   scores_text = config.data.targets == "all"
   if scores_text and meta["num_bytes"]:

@@ -231,7 +231,8 @@ def make_config(
     ) from None
   # bfloat16 in training is a choice of our experiments, not of the source.
   config.model.dtype = "float32"
-  config.generate.mem_len = config.score.mem_len = config.eval.mem_len[0]
+  config.generate.mem_len = config.eval.mem_len[0]
+  config.score.mem_len = config.eval.mem_len[0]
   try:
     allowed = {*huggingface.REQUIRED, *huggingface.OPTIONAL}
     for name in traverse_util.flatten_dict(dict(found.own), sep="."):

@@ -165,8 +165,12 @@ def _check_names(
 
 
 def _count(names: list[str]) -> str:
-  named = ", ".join(names[:NUM_NAMED] + ["..."] * (len(names) > NUM_NAMED))
-  return f"{len(names)} ({named})" if names else "none"
+  if not names:
+    return "none"
+  named = names[:NUM_NAMED]
+  if len(names) > NUM_NAMED:
+    named.append("...")
+  return f"{len(names)} ({', '.join(named)})"
 
 
 def _shared_values(

@@ -61,15 +61,16 @@ def summary(
 
   index = jnp.searchsorted(jnp.array(starts), distances, side="right") - 1
   members = jax.nn.one_hot(index, len(starts))
-  found = Attention(
-    kept(weights),
-    kept(distances[None, None]),
-    jnp.stack([kept(centred(term[:, 0])) for term in reading.terms]),
-    jnp.einsum("nhtk,tkd->nhtd", weights, members),
-    jnp.sum(weights[..., :mem_len], axis=-1),
+  terms = jnp.stack([kept(centred(term[:, 0])) for term in reading.terms])
+  profile = jnp.einsum("nhtk,tkd->tnhd", weights, members)
+  on_memory = jnp.sum(weights[..., :mem_len], axis=-1)
+  return Attention(
+    weights=jnp.moveaxis(kept(weights), 2, 0),
+    distances=jnp.moveaxis(kept(distances[None, None]), 2, 0),
+    terms=jnp.moveaxis(terms, 3, 0),
+    profile=profile,
+    on_memory=jnp.moveaxis(on_memory, 2, 0),
   )
-  axes = (2, 2, 3, 2, 2)
-  return Attention(*map(jnp.moveaxis, found, axes, [0] * len(axes)))
 
 
 def packed(attention: Attention, starts: tuple[int, ...]) -> metrics_log.Json:

@@ -198,9 +198,10 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
     tokens = run.training("tokens")
     if len(tokens.x):
       found.append(("Tokens read", text(int(tokens.y[-1]))))
-    is_lost = run.lost_steps()[-1:] > [int(loss.x[-1])]
-    last = NOT_A_NUMBER if is_lost else f"{loss.y[-1]:.4f} nats"
-    found.append(("Training loss", last))
+    newest = f"{loss.y[-1]:.4f} nats"
+    if max(run.lost_steps(), default=0) > loss.x[-1]:
+      newest = NOT_A_NUMBER
+    found.append(("Training loss", newest))
   if len(valid.x):
     found.append(("Best validation loss", f"{valid.y.min():.4f} nats"))
   if run.time is not None:

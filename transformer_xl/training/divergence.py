@@ -132,16 +132,17 @@ class Guard:
         f"{last_good}. {mend}"
       )
     step = self._target(now, saved)
-    # The run got past earlier events and saved a checkpoint after them.
-    same = [e for e in self.answer.events if e["detected_at"] > (step or 0)]
     if step is None:
       raise errors.DivergenceError(
         f"{trouble.what} at step {now}, and no older checkpoint was kept to "
         f"rewind to; the last good one is {last_good}. {_LOWER}, and run again."
       )
-    if len(same) >= TRIES:
+    # Earlier tries here: no checkpoint was saved after these events.
+    events = self.answer.events
+    tries = sum(event["detected_at"] > step for event in events)
+    if tries >= TRIES:
       raise errors.DivergenceError(
-        f"{trouble.what} at step {now} after {len(same)} tries to get past it; "
+        f"{trouble.what} at step {now} after {tries} tries to get past it; "
         f"the last good checkpoint is {last_good}. {_LOWER}, and run again."
       )
     skipped, factor, events = self.answer
@@ -157,7 +158,7 @@ class Guard:
       "action": config.action,
       "skipped": skipped,
       "rate_factor": factor,
-      "tries": len(same) + 1,
+      "tries": tries + 1,
     }
     return Answer(skipped, factor, (*events, event))
 

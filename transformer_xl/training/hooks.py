@@ -145,18 +145,18 @@ class Evaluation:
     self._checkpoints = checkpoints
     self._stop = stop
     mesh = programs.make_mesh(config)
-    config = programs.validation_config(config)
-    (mem_len,) = config.eval.mem_len
+    validation = programs.validation_config(config)
+    (mem_len,) = validation.eval.mem_len
     trained_model.warn_of_untrained_segments(
-      config,
-      segment_len=config.eval.context_len + config.eval.segment_len,
+      validation,
+      segment_len=validation.eval.context_len + validation.eval.segment_len,
       mem_len=mem_len,
     )
-    self._evaluator = evaluator.Evaluator(config, mesh, mem_len=mem_len)
-    self._settings = settings_lib.of_evaluation(config, mem_len)
+    self._evaluator = evaluator.Evaluator(validation, mesh, mem_len=mem_len)
+    self._settings = settings_lib.of_evaluation(validation, mem_len)
     self._memory_use = None
     if config.train.log_memory_use:
-      self._memory_use = attention_use.Report(config, mesh)
+      self._memory_use = attention_use.Report(validation, mesh)
 
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates: also after the last one."""

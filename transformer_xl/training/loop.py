@@ -9,6 +9,7 @@ loop rewinds to an older state where the configuration allows it: divergence.py.
 import contextlib
 import dataclasses
 import time
+from typing import NamedTuple, NoReturn
 
 import jax
 from absl import logging
@@ -87,8 +88,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
           last,
         )
         if stop.poll():  # While the checkpoint was read.
-          _log_stop(checkpoints, validates=config.train.eval_every_steps > 0)
-          raise errors.StoppedError(stop.number)
+          _raise_stopped(stop, checkpoints, config)
         return step
       source = run.metadata.initialised_from
       run_record.record(config, workdir, step=step, initialised_from=source)
@@ -110,9 +110,18 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       logging.info("Time of the run: %s.", goodput)
       # A signal while the last save ended is no leave to do what comes next.
       if stop.poll() or not is_done:
-        _log_stop(checkpoints, validates=config.train.eval_every_steps > 0)
-        raise errors.StoppedError(stop.number)
+        _raise_stopped(stop, checkpoints, config)
     return last
+
+
+def _raise_stopped(
+  stop: preemption.StopSignal,
+  checkpoints: checkpoint.Checkpoints,
+  config: schema.ExperimentConfig,
+) -> NoReturn:
+  """Raises the StoppedError of a signal, once the log says where to go on."""
+  _log_stop(checkpoints, validates=config.train.eval_every_steps > 0)
+  raise errors.StoppedError(stop.number)
 
 
 def _log_stop(checkpoints: checkpoint.Checkpoints, *, validates: bool) -> None:
@@ -190,6 +199,20 @@ def _report_clusters(
     )
 
 
+class _Chunk(NamedTuple):
+  """Updates of one call, whose metrics may still be computed.
+
+  Attributes:
+    step: the step after them.
+    metrics: on the devices.
+    num_tokens: how many tokens they read.
+  """
+
+  step: int
+  metrics: step_lib.UpdateMetrics
+  num_tokens: int
+
+
 def _advance(
   run: run_state.RunState,
   hooks: hooks_lib.Hooks,
@@ -216,21 +239,20 @@ def _advance(
     with goodput.spent(hooks.evaluation.activity):
       run = hooks.evaluation(run, writer)
   compiled: set[tuple[int, ...]] = set()
-  pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
+  pending: _Chunk | None = None  # Not reported yet.
   step = int(run.state.step)
   per_call = config.updates_per_call
-  each = train.gradient_segments
   while step < train.num_steps and not stop.requested:
     count = min(per_call - step % per_call, train.num_steps - step)
-    first = step * each + guard.answer.skipped
-    read = count * each
+    first_segment = step * train.gradient_segments + guard.answer.skipped
+    num_segments = count * train.gradient_segments
     # Devices that still compute do not wait for this.
-    is_idle = pending is None or _is_ready(pending[1])
+    is_idle = pending is None or _is_ready(pending.metrics)
     start = time.perf_counter()
     segments = streams.device_segments(
       stream,
-      first,
-      read,
+      first_segment,
+      num_segments,
       mesh_lib.segments(mesh),
       parts=train.accumulation_steps,
     )
@@ -245,20 +267,21 @@ def _advance(
       logging.info(
         "Compiled the update in %.1f s, for %d segments of %d.",
         seconds,
-        read,
+        num_segments,
         shape[2],
       )
       window.leave_untimed()
       compiled.add(shape)
     run = run_state.RunState(state, memory, run.metadata)
     if pending is not None:
-      _read(*pending, guard, window, hooks, writer)
+      _report(pending, guard, window, hooks, writer)
     step += count
-    pending = (step, metrics, stream.num_tokens(first, read))
+    num_tokens = stream.num_tokens(first_segment, num_segments)
+    pending = _Chunk(step, metrics, num_tokens)
     stop.poll()
     due = [hook for hook in hooks.on_run if hook.is_due(step)]
     if due:
-      _read(*pending, guard, window, hooks, writer)
+      _report(pending, guard, window, hooks, writer)
       pending = None
       metadata = run.metadata._replace(
         log_window=window.sums,
@@ -271,7 +294,7 @@ def _advance(
           run = hook(run, writer)
       window.continue_timing()
   if pending is not None:
-    _read(*pending, guard, window, hooks, writer)
+    _report(pending, guard, window, hooks, writer)
   return not stop.poll() and step >= train.num_steps
 
 
@@ -280,19 +303,21 @@ def _is_ready(metrics: step_lib.UpdateMetrics) -> bool:
   return metrics.learning_rate.is_ready()  # type: ignore[attr-defined]
 
 
-def _read(
-  step: int,
-  metrics: step_lib.UpdateMetrics,
-  tokens_read: int,
+def _report(
+  chunk: _Chunk,
   guard: divergence.Guard,
   window: log_window.Window,
   hooks: hooks_lib.Hooks,
   writer: metrics_log.Writer,
 ) -> None:
-  """Waits for the metrics of the chunk that ended at `step`."""
-  metrics = jax.device_get(metrics)
-  guard.watch(metrics, step)
-  window.add(metrics, tokens_read=tokens_read)
+  """Waits for the metrics of a chunk, and watches and logs them.
+
+  Raises:
+    Diverged: the loss has diverged.
+  """
+  metrics = jax.device_get(chunk.metrics)
+  guard.watch(metrics, chunk.step)
+  window.add(metrics, tokens_read=chunk.num_tokens)
   for hook in hooks.on_metrics:
-    if hook.is_due(step):
-      hook(step, window, writer)
+    if hook.is_due(chunk.step):
+      hook(chunk.step, window, writer)

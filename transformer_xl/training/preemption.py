@@ -37,10 +37,10 @@ class StopSignal:
 
   def __enter__(self) -> "StopSignal":
     self._is_alone = jax.process_count() == 1
-    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-    self._answers = signals.Answers(
-      numbers[: 2 + self._is_alone], self._answer, self._handle
-    )
+    numbers = [signal.SIGINT, signal.SIGHUP]
+    if self._is_alone:  # Else JAX listens, and tells all processes.
+      numbers.append(signal.SIGTERM)
+    self._answers = signals.Answers(numbers, self._answer, self._handle)
     return self
 
   def __exit__(self, *_: object) -> None:

@@ -153,7 +153,8 @@ def rewind(
     event,
   )
   if not event["rewound_to"] and config.train.init_from:
-    initial_parameters.load(config, mesh)  # Else nothing would be left.
+    # Raises if the source has gone, before the run's checkpoints are deleted.
+    initial_parameters.load(config, mesh)
   checkpoints.drop_after(event["rewound_to"])
   run = start(config, mesh, checkpoints, stream)
   guard = divergence.Guard(config, run.metadata.guard)

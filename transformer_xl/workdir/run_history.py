@@ -126,7 +126,8 @@ def read(workdir: str) -> History:
     if _is_count(line.get("step"))
   ]
   name = names([workdir])[workdir]
-  newest = [None, *goodput.read(workdir)][-1]
+  times = goodput.read(workdir)
+  newest = times[-1] if times else None
   return History(name, workdir, record, lines, _cards(folder), newest)
 
 

@@ -228,8 +228,13 @@ def _find(
   steps = sorted(manager.all_steps())
   if not steps:
     raise _no_checkpoints(workdir)
-  named = {"latest": manager.latest_step, "best": manager.best_step}
-  step = int(which) if which.isdecimal() else named.get(which, lambda: None)()
+  step = None
+  if which == "latest":
+    step = manager.latest_step()
+  elif which == "best":
+    step = manager.best_step()
+  elif which.isdecimal():
+    step = int(which)
   if which == "best" and step is None:
     gone = [s for s in steps if not (manager.directory / str(s)).exists()]
     if gone:
