@@ -120,17 +120,16 @@ def main(argv: list[str]) -> None:
     if _DESCRIBE.value:
       name = given.get("name") or given["dataset"]
       folder = staging.folder_of(given["data_dir"], name)
-      print(describe.describe(folder))
+      result = describe.describe(folder)
     else:
-      print(f"{preparation.prepare(**given)} is ready")
-  except BrokenPipeError:
-    raise  # Nobody reads the description any more.
+      result = f"{preparation.prepare(**given)} is ready"
   except OSError as error:
     where = error.filename or given["data_dir"]
     raise errors.UserError(
       f"{where}: {error.strerror or error}; fix that and run the same command"
       " again."
     ) from None
+  print(result)  # Whatever becomes of this line, the dataset is there.
 
 
 if __name__ == "__main__":

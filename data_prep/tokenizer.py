@@ -17,6 +17,7 @@ KINDS = tuple(_OPTIONS)
 Meta = dict[str, Any]  # What meta.json states of a tokenizer.
 # Any text can be encoded because each byte is a subword.
 _FEWEST_SUBWORDS = 256
+_MOST_SUBWORDS = 2**24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,11 @@ def refine(
       "--tokenizer=subword needs the number of subwords, such as"
       f" --max_size=16384, at least {_FEWEST_SUBWORDS} (each byte is one), or"
       " a trained --vocabulary_file=tokenizer.json."
+    )
+  if kind == "subword" and size > _MOST_SUBWORDS:
+    raise errors.UserError(
+      f"--max_size={size} is too large for --tokenizer=subword, which keeps a"
+      f" table of all subwords: at most {_MOST_SUBWORDS}."
     )
   leaves_out = "min_freq" in changes or "max_size" in changes
   if kind == "word" and leaves_out and tokenizer.unk is None:

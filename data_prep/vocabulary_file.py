@@ -216,7 +216,7 @@ def _symbols(place: pathlib.Path, kind: str) -> list[str]:
   if is_pickled := place.suffix in _PICKLED:
     symbols = list(published_vocabulary.read(str(place)).symbols)
   else:
-    lines = place.read_text("utf-8").split("\n")
+    lines = place.read_text("utf-8-sig").split("\n")
     symbols = [line.split()[0] for line in lines if line.strip()]
   if kind == "byte":  # The published enwik8 has decimal numbers.
     return list(bytes(map(int, symbols)).decode("latin-1"))

@@ -206,6 +206,19 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(
     storage.require_writable(f"{tmp_path}/new/run")
 
 
+def test_a_link_to_nothing_is_named(tmp_path):
+  (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+  text = "is a link to .*/nowhere, which does not exist; make that folder"
+  with pytest.raises(errors.UserError, match=text):
+    storage.require_writable(f"{tmp_path}/gone")
+
+
+def test_a_path_that_no_checkpoint_could_have_is_refused(tmp_path):
+  storage.require_utf8(f"{tmp_path}/r\u00fcn")
+  with pytest.raises(errors.UserError, match="is not UTF-8, and no checkpoint"):
+    storage.require_utf8(f"{tmp_path}/lat\udcfcin")
+
+
 def test_processes_do_not_overwrite_what_others_wrote(bucket):
   put(bucket, log="old", card="old")
   change(bucket, "log", "of this process")

@@ -51,18 +51,25 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
       raise errors.UserError(
         f"{called} cannot be called with these arguments ({error}); {fix}"
       ) from None
-    try:
+    with in_enough_memory(called):
       return function(*args, **kwargs)
-    except RuntimeError as error:  # JAX's, which is not imported here.
-      if "RESOURCE_EXHAUSTED" not in str(error):
-        raise
-      reason = " ".join(str(error).split())[:200]
-      raise errors.UserError(
-        f"{called}: a device has too little memory ({reason}); lower mem_len "
-        "or segment_len, or give fewer or shorter texts at once."
-      ) from error
 
   return call
+
+
+@contextlib.contextmanager
+def in_enough_memory(called: str) -> Iterator[None]:
+  """Makes it a UserError if what is called needs more memory than there is."""
+  try:
+    yield
+  except (RuntimeError, MemoryError) as error:
+    if not errors.is_shortage(error):
+      raise
+    reason = " ".join(str(error).split())[:200]
+    raise errors.UserError(
+      f"{called}: a device has too little memory ({reason}); lower mem_len "
+      "or segment_len, or give fewer or shorter texts at once."
+    ) from error
 
 
 @contextlib.contextmanager

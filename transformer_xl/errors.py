@@ -57,6 +57,18 @@ def refusal(error: BaseException | None) -> str | None:
   return None
 
 
+def is_shortage(error: BaseException) -> bool:
+  """Whether a device or the machine had too little memory.
+
+  JAX says it in several ways, all of them as a RuntimeError.
+  """
+  if isinstance(error, MemoryError):
+    return True
+  text = str(error)
+  is_said = "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
+  return isinstance(error, RuntimeError) and is_said
+
+
 def bucket(path: str) -> str:
   """The address of the bucket of an address."""
   return "/".join(path.split("/")[:3])

@@ -199,6 +199,7 @@ def main(argv: list[str]) -> None:
       "a run needs a folder to write to: set --workdir=FOLDER."
     )
   _require_folder("workdir", workdir)
+  storage.require_utf8(workdir)
   storage.require_writable(workdir)
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)
@@ -316,6 +317,9 @@ def _start_devices(attention: str) -> None:
     topology.compile_only(runs_elsewhere=not plans)
   import jax
 
+  from transformer_xl import precision
+
+  precision.require_32_bits()
   # Programs compiled for other devices than ours could be written but not read.
   if not plans and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     compile_cache.use()
@@ -406,7 +410,7 @@ def _run(mode: str, config: schema.ExperimentConfig, workdir: str) -> object:
   run_mode = getattr(_module(mode), MODES[mode].function)
   try:
     return run_mode(config, workdir, **options)
-  except RuntimeError as error:
+  except (RuntimeError, MemoryError) as error:
     from transformer_xl.planning import shortage
 
     text = shortage.explain(config, mode, error)
@@ -443,7 +447,8 @@ def _describe(argv: list[str], topic: str) -> str:
   options = flags.FLAGS.get_key_flags_for_module(__name__)
   options = [flags.FLAGS["config"], *options]
   program = command_line.words()
-  text = __doc__.replace("python -m transformer_xl.main", program)
+  documentation = __doc__ or ""  # `python -OO` has none.
+  text = documentation.replace("python -m transformer_xl.main", program)
   return help_text.overview(text, MODES, options)
 
 

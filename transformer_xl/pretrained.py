@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from transformer_xl import arguments
 from transformer_xl import errors
 from transformer_xl import log_lines
+from transformer_xl import precision
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import load as load_lib
@@ -381,9 +382,11 @@ def load(
     parameters: of a run: raw, ema or asgd.
 
   Raises:
-    UserError: there is no such model, or it cannot be loaded.
+    UserError: there is no such model, or it cannot be loaded; or JAX computes
+      with 64 bits.
   """
   logging.get_absl_logger().addFilter(log_lines.is_not_noise)
+  precision.require_32_bits()
   if not isinstance(source, str | os.PathLike):
     raise errors.UserError(
       "source must be a folder or an address, such as 'runs/quickstart': it is "

@@ -169,7 +169,8 @@ def require_writable(folder: str) -> None:
   made: the nearest folder that exists has to be writable.
 
   Raises:
-    UserError: the bucket does not exist, or refuses.
+    UserError: the bucket does not exist, or refuses; or the folder is a link to
+      nothing.
     OSError: the folder on disk is below a file, or cannot be written.
   """
   if is_bucket(folder):
@@ -179,6 +180,11 @@ def require_writable(folder: str) -> None:
       probe.unlink()
     return
   path = pathlib.Path(folder).absolute()
+  if path.is_symlink() and not path.exists():
+    raise errors.UserError(
+      f"{folder} is a link to {os.readlink(path)}, which does not exist; make "
+      "that folder, or delete the link."
+    )
   nearest = next(each for each in (path, *path.parents) if each.exists())
   number = None
   if not nearest.is_dir():
@@ -189,6 +195,21 @@ def require_writable(folder: str) -> None:
     number = errno.EACCES
   if number is not None:
     raise OSError(number, os.strerror(number), folder)
+
+
+def require_utf8(folder: str) -> None:
+  """Refuses a folder whose name checkpoints could not be saved under.
+
+  Raises:
+    UserError: its absolute path is not UTF-8.
+  """
+  try:
+    absolute(folder).encode("utf-8")
+  except UnicodeEncodeError:
+    raise errors.UserError(
+      f"the path {absolute(folder)!r} is not UTF-8, and no checkpoint could be "
+      "saved there; name another folder."
+    ) from None
 
 
 def names(folder: str) -> list[str]:

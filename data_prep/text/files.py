@@ -106,6 +106,7 @@ def _find(
         splits_lib.TextFile(path, path.relative_to(place))
         for path in _in_folder(place, skipped)
       ]
+      splits_lib.require_all_parts(where, [file.path for file in files])
     else:
       files = [
         splits_lib.TextFile(path, pathlib.PurePath(path.name))

@@ -88,6 +88,9 @@ def download(address: str) -> HubDataset:
       f" {', '.join(splits_lib.DATA_SUFFIXES)}. For a dataset that a program"
       f" makes try {PREFIX}{name}@refs/convert/parquet."
     )
+  if not _names_files(match["part"] or ""):
+    chosen = [path for paths in splits.values() for path in paths]
+    splits_lib.require_all_parts(address, chosen)
   lines = [f"{sum(map(len, splits.values()))} files of {PREFIX}{name}@{commit}"]
   for split, paths in splits.items():
     lines.append(f"{split}: {splits_lib.listed(path.name for path in paths)}")
@@ -135,12 +138,16 @@ def _patterns(
     part = entry.get("data_dir")
   if part is None:
     return {None: [f"**/*{suffix}" for suffix in splits_lib.DATA_SUFFIXES]}
-  if any(mark in part for mark in "*?[") or part.endswith(
-    splits_lib.DATA_SUFFIXES
-  ):
+  if _names_files(part):
     return {None: [part]}
   folder = part.rstrip("/")
   return {None: [f"{folder}/**/*{s}" for s in splits_lib.DATA_SUFFIXES]}
+
+
+def _names_files(part: str) -> bool:
+  """Whether a part is a file or a pattern, and no folder or configuration."""
+  is_pattern = any(mark in part for mark in "*?[")
+  return is_pattern or part.endswith(splits_lib.DATA_SUFFIXES)
 
 
 def _configurations(readme: pathlib.Path) -> list[dict[str, Any]]:

@@ -162,6 +162,11 @@ def _read_csv(path: pathlib.Path, field: str) -> piece_lib.Pieces:
           f"{path} has no column {field!r}, only {columns}; name the column of"
           " the text with --field."
         )
+      if names.count(field) > 1:
+        raise errors.UserError(
+          f"{path} has {names.count(field)} columns {field!r}; give one of them"
+          " another name, or name the column of the text with --field."
+        )
       column = names.index(field)
       for number, row in enumerate(rows, start=1):
         source.refuse_bomb(path, stream.tell(), packed=packed)

@@ -29,6 +29,7 @@ SPLITS = {
   "test": ("test",),
 }
 _SHARD = re.compile(r"[-.]\d{5}-of-\d{5}.*")
+_PART = re.compile(r"(?P<name>.+[-.])(?P<number>\d{5})-of-(?P<count>\d{5}).*")
 # The report names this many files of each split, and counts the others.
 _MOST_NAMES = 3
 
@@ -179,3 +180,30 @@ def listed(names: Iterable[str]) -> str:
   text = ", ".join(names[:_MOST_NAMES])
   num_others = len(names) - _MOST_NAMES
   return f"{text} and {num_others} more" if num_others > 0 else text
+
+
+def require_all_parts(source: str, paths: Iterable[pathlib.Path]) -> None:
+  """Refuses numbered files such as train-00001-of-00003.txt of which some lack.
+
+  They are parts of one text, which a broken copy or an old cache may have lost.
+  Numbers begin with 0 or 1.
+
+  Raises:
+    UserError: a part is missing.
+  """
+  numbers: dict[tuple[pathlib.Path, str, int], set[int]] = {}
+  for path in paths:
+    match = _PART.fullmatch(path.name)
+    if match:
+      text = (path.parent, match["name"], int(match["count"]))
+      numbers.setdefault(text, set()).add(int(match["number"]))
+  for (folder, name, count), found in numbers.items():
+    first = 1 if count in found else 0
+    missing = sorted({*range(first, first + count)} - found)
+    if missing:
+      lacking = listed(f"{name}{one:05d}-of-{count:05d}" for one in missing)
+      raise errors.UserError(
+        f"--source={source} has parts of one text, and lacks {lacking} in"
+        f" {folder}; copy or download them, or name the files to read in a"
+        f" pattern, such as '{name}*'."
+      )

@@ -86,7 +86,7 @@ def served(tmp_path_factory):
   cards = {
     "data": CARD,
     "no_default": NO_DEFAULT,
-    "overlap": CARD.replace("small/train-*", '"**/*.jsonl"'),
+    "overlap": CARD.replace("small/train-*", '"**/*.jsonl*"'),
     "no_path": CARD.replace("    path: small/train-*\n", ""),
   }
   for name, card in cards.items():
@@ -130,7 +130,7 @@ def test_a_configuration_brings_its_splits(served):
 def test_held_out_text_is_not_trained_on_where_patterns_overlap(served):
   cache, _ = served
   assert layouts.everything(cache / "overlap") == {
-    "train": b"never read\neins",
+    "train": b"never read\neins\nzwei",
     "valid": b"held out",
   }
 

@@ -178,6 +178,7 @@ def test_every_row_of_a_csv_file_is_a_document(tmp_path):
   [
     (b"", "no column 'text', only none"),
     (b"id,body\n1,a\n", "no column 'text', only id, body; name the column"),
+    (b"text,text\n1,a\n", "2 columns 'text'; give one of them another name"),
     (b"id,text\n1,a\n2\n", "after row 2 .1 values for 2 columns"),
     (b'id,text\n1,"a\n', "not CSV in UTF-8"),
     (b"id,text\n1,\xff\n", "not CSV in UTF-8"),

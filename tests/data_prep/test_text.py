@@ -226,10 +226,12 @@ def test_the_end_of_a_line_is_not_a_word_of_the_text(tmp_path, lower_case):
   prepare(tmp_path, str(path), tokenizer="word", **options)
 
 
-def test_a_list_of_words_gives_the_ids(tmp_path):
-  path, listed = tmp_path / "a.txt", tmp_path / "words.txt"
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_list_of_words_gives_the_ids(tmp_path, encoding):
+  path = tmp_path / "a.txt"
   path.write_text("the \\ cat\n")
-  listed.write_text("cat 12\n<eos> 9\n\\ 5\n<unk>\n")
+  listed = tmp_path / "words.txt"
+  listed.write_text("cat 12\n<eos> 9\n\\ 5\n<unk>\n", encoding)
   prepared = prepare(
     tmp_path,
     str(path),
@@ -272,6 +274,7 @@ def test_a_list_that_cannot_serve_is_refused(tmp_path, listed, message):
       r"--valid_source=\*.nothing does not exist",
     ),
     ({"tokenizer": "subword", "max_size": 100}, "at least 256"),
+    ({"tokenizer": "subword", "max_size": 10**20}, "at most 16777216"),
     ({"tokenizer": "word", "max_size": 1}, "set at least 3"),
     ({"tokenizer": "word", "max_size": 2}, "set at least 3"),
     ({"name": ""}, "--name is empty; give it a value, or leave it out"),

@@ -83,6 +83,23 @@ def test_only_files_named_for_splits_are_splits(tmp_path, files, splits):
   assert set(found) == splits
 
 
+@pytest.mark.parametrize(
+  ("files", "missing"),
+  [
+    (("a-00000-of-00003.txt", "a-00002-of-00003.txt"), "a-00001-of-00003"),
+    (("a.00001-of-00002.jsonl",), r"a\.00000-of-00002"),
+    (("b-00002-of-00002-f00.txt", "c.txt"), "b-00001-of-00002"),
+  ],
+)
+def test_a_text_of_which_parts_are_missing_is_refused(tmp_path, files, missing):
+  content = dict.fromkeys(files, b'{"text": "some text"}\n')
+  folder = layouts.write_files(tmp_path / "mine", content)
+  with pytest.raises(errors.UserError, match=f"lacks {missing} in"):
+    prepare(tmp_path, str(folder))
+  # Somebody who names files means these.
+  prepare(tmp_path, f"{folder}/*", **layouts.WHOLE)
+
+
 @pytest.mark.parametrize("name", ["README.txt", "LICENSE.txt", "readme.jsonl"])
 def test_a_readme_of_any_type_is_skipped_beside_named_splits(
   tmp_path, capsys, name

@@ -314,3 +314,11 @@ def test_a_folder_without_checkpoints_is_one_line(data_dir, tmp_path):
     evaluate.run(corpus.config(data_dir), str(tmp_path))
   assert "\n" not in str(caught.value)
   assert list(tmp_path.iterdir()) == []
+
+
+def test_a_warm_up_longer_than_the_split_is_cut(data_dir, workdir, caplog):
+  """Nothing stands before the text; zeros would be read for hours."""
+  lengths = {"eval.mem_len": (8,), "eval.warmup_len": 10**9}
+  (card,) = evaluate.run(corpus.config(data_dir, **lengths), workdir)
+  assert card["warmup_len"] == 149
+  assert "eval.warmup_len=1000000000 is longer than the te" in caplog.text

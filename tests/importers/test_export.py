@@ -297,6 +297,16 @@ def test_a_folder_without_its_vocabulary_names_no_other_command(tmp_path, harm):
   assert "with --vocabulary" not in str(one.value)
 
 
+def test_the_words_alone_are_not_the_vocabulary_of_an_export(tmp_path):
+  """They lack the case and the roles, which would give other numbers."""
+  _, folder = exported(tmp_path)
+  (folder / "vocabulary").rename(tmp_path / "vocabulary")
+  words = (f"{number}\n" for number in range(256))
+  (folder / "vocab.txt").write_text("".join(words))
+  with pytest.raises(errors.UserError, match="no vocabulary beside"):
+    transformer_xl.load(folder)
+
+
 def test_a_run_without_evaluations_says_so(tmp_path):
   _, folder = exported(tmp_path)
   read = huggingface_hub.ModelCard.load(folder / "README.md")

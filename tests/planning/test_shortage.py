@@ -1,6 +1,7 @@
 """A device without memory is answered with settings that need less."""
 
 import pathlib
+import resource
 import subprocess
 import sys
 
@@ -62,10 +63,23 @@ def test_other_modes_name_their_own_sizes(mode, field):
   assert f"--config.{field}," in shortage.explain(config(), mode, exhausted())
 
 
-def test_other_errors_are_not_explained():
-  other = jax.errors.JaxRuntimeError("INTERNAL: a bug")
-  assert shortage.explain(config(), "train", other) is None
-  assert shortage.explain(config(), "train", MemoryError("full")) is None
+@pytest.mark.parametrize(
+  "error",
+  [
+    jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 9 bytes."),
+    MemoryError("Unable to allocate 9 GiB"),
+  ],
+)
+def test_every_way_to_say_it_is_known(error):
+  assert f"memory ({error})" in shortage.explain(config(), "eval", error)
+
+
+@pytest.mark.parametrize(
+  "error",
+  [jax.errors.JaxRuntimeError("INTERNAL: a bug"), ValueError("Out of memory")],
+)
+def test_other_errors_are_not_explained(error):
+  assert shortage.explain(config(), "train", error) is None
 
 
 # In a process of its own, since the command line defines flags.
@@ -93,3 +107,29 @@ def test_a_mode_that_runs_out_of_memory_ends_in_a_users_error():
     text=True,
   )
   assert "lower one of --config.score" in done.stdout, done.stderr
+
+
+@pytest.mark.rest
+def test_a_model_larger_than_the_machine_ends_before_the_first_update(tmp_path):
+  """Reading its step would wait for ever, since its parameters have no room."""
+  data_dir = corpus.write(tmp_path / "data")
+  flags = corpus.config_flags(data_dir, **{"model.ff_dim": 10**9})
+  room = 16 << 30  # Of 128 GB that the parameters would take.
+  done = subprocess.run(
+    [
+      sys.executable,
+      "-m",
+      "transformer_xl.main",
+      "--config=experiments/base.py",
+      f"--workdir={tmp_path}/run",
+      *flags,
+    ],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=200,
+    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (room, room)),
+  )
+  assert done.returncode == 2, done.stderr
+  *_, last = done.stderr.splitlines()
+  assert last.startswith("error: a device has too little memory (")

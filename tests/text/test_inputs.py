@@ -84,7 +84,8 @@ def test_a_fresh_text_starts_a_stream_that_others_carry_on():
   assert second.texts == {2: slice(1, 2), 3: slice(3, 4)}
   with pytest.raises(errors.UserError, match="text 2: the byte 0x5a"):
     inputs.streams([entries[0], inputs.Text("Z", "fresh")], BYTES, prefix="")
-  with pytest.raises(errors.UserError, match=r"score.prefix: the byte 0x5a"):
+  what_helps = r"score.prefix: the byte 0x5a.* set --config.score.prefix to"
+  with pytest.raises(errors.UserError, match=what_helps):
     inputs.streams(entries, BYTES, prefix="Z")
   words = vocabulary.WordVocabulary(("a", "b"), False, None, None)
   with pytest.raises(errors.UserError, match="has no tokens in this vocabula"):

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from absl import logging
 
+from transformer_xl import errors
 from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -188,7 +189,7 @@ def _time_model(name: str, config: schema.ExperimentConfig) -> Iterator[Timing]:
         time_token(case, fewer),
       ]
     except jax.errors.JaxRuntimeError as error:
-      if "RESOURCE_EXHAUSTED" not in str(error):
+      if not errors.is_shortage(error):
         logging.exception("%s could not be timed.", case)
         return
       logging.info("%s does not fit.", case)

@@ -89,7 +89,7 @@ def load(
 
 
 def _within_split(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
-  """Cuts memories and caches longer than the split, which never fills them.
+  """Cuts memories, caches and warm-ups that are longer than the split.
 
   Arrays are as long as the memory: a length with some zeros too many would
   need more of the device than it has. A memory that starts with zeros, which
@@ -103,6 +103,11 @@ def _within_split(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
       "eval.cache.size", evaluation.cache.size, evaluation.split, longest
     )
     config = load_lib.replaced(config, {"eval.cache.size": longest})
+  if evaluation.warmup_len > longest:
+    _warn_of_cut(
+      "eval.warmup_len", evaluation.warmup_len, evaluation.split, longest
+    )
+    config = load_lib.replaced(config, {"eval.warmup_len": longest})
   is_full = config.model.memory_start == "zeros"
   if not is_full and max(evaluation.mem_len) > longest:
     _warn_of_cut(

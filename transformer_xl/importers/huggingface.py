@@ -118,12 +118,15 @@ def read(path: str) -> mapping.Source:
     clamp_len=max(fields["clamp_len"], 0),
     same_length=fields["same_length"],
   )
+  # Beside an export, vocab.txt has neither the case nor the roles of symbols.
+  is_export = fields["model_type"] == MODEL_TYPE
+  vocabularies = (VOCABULARY,) if is_export else VOCABULARIES
   return mapping.Source(
     tensors,
     (file,),
     _model(fields, os.path.join(path, "config.json")),
     lengths,
-    mapping.find(path, VOCABULARIES),
+    mapping.find(path, vocabularies),
     fields.get(OWN, {}),
   )
 

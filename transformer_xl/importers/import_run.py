@@ -92,6 +92,7 @@ def make(
       f"{workdir} is not empty; an import makes a new run: choose "
       "another --workdir."
     )
+  storage.require_utf8(workdir)
   storage.require_writable(workdir)
   found = read(
     format_name=format_name,

@@ -4,6 +4,7 @@ import itertools
 
 import jax
 
+from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
@@ -22,16 +23,15 @@ _EVALUATION = ("eval.batch_size", "eval.segment_len", "eval.mem_len")
 def explain(
   config: schema.ExperimentConfig, mode: str, error: BaseException
 ) -> str | None:
-  """Describes an error of a device without memory.
+  """Describes an error of a device or a machine without memory.
 
   Returns:
-    The device's message, the memory that an update holds, and settings that
+    What the error says, the memory that an update holds, and settings that
     need less; None if the error has another cause.
   """
-  text = " ".join(str(error).split())
-  is_from_device = isinstance(error, jax.errors.JaxRuntimeError)
-  if not is_from_device or "RESOURCE_EXHAUSTED" not in text:
+  if not errors.is_shortage(error):
     return None
+  text = " ".join(str(error).split())
   said = f"a device has too little memory ({text[:200]})"
   if mode != "train":
     names = _FIELDS.get(mode, _EVALUATION)

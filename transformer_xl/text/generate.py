@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from transformer_xl import arguments
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
@@ -91,11 +92,12 @@ class TextStream:
     return self
 
   def __next__(self) -> str:
-    for progress in self._progress:
-      self.state = progress.state
-      self.result = progress.result
-      if progress.piece:
-        return progress.piece
+    with arguments.in_enough_memory("stream"):
+      for progress in self._progress:
+        self.state = progress.state
+        self.result = progress.result
+        if progress.piece:
+          return progress.piece
     raise StopIteration
 
 

@@ -142,7 +142,13 @@ def streams(
   Raises:
     UserError: a text has symbols outside the vocabulary.
   """
-  before = encode(vocabulary, prefix, "score.prefix")
+  try:
+    before = encode(vocabulary, prefix, "score.prefix")
+  except errors.UserError as error:
+    raise errors.UserError(
+      f"{error} The prefix is read before each text: set --config.score.prefix "
+      "to other text, or to nothing to leave first tokens unscored."
+    ) from None
   if prefix and not len(before):
     raise errors.UserError(
       f"score.prefix={prefix!r} has no tokens in this vocabulary, so the first "

@@ -77,6 +77,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       # Before the checkpoint is read, which some changes make impossible.
       run_record.log_changes(config, workdir)
       run = resume.start(config, mesh, checkpoints, stream)
+      # Reading one number of arrays that found no room would wait for ever.
+      jax.block_until_ready((run.state, run.memory))
       step = int(run.state.step)
       last = config.train.num_steps
       goodput.started(step)
