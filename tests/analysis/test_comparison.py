@@ -28,7 +28,7 @@ def a_study(data_dir, workdir, *lines, **updates):
 
 
 def test_variants_are_trained_timed_and_drawn(data_dir, tmp_path):
-  lines = ("base: ", "long: eval.mem_len=(8, 16)")
+  lines = ("base: ", "long: config.eval.mem_len=(8, 16)")
   result = a_study(data_dir, tmp_path, *lines)
   base, long = result["rows"]
   assert base["tokens"] == long["tokens"] > 0
@@ -232,6 +232,7 @@ def test_the_test_split_is_not_read_unless_asked(data_dir, tmp_path, trained):
   ("lines", "updates", "text"),
   [
     ((), {}, r"set --config.analysis.variants, which is .*unchanged:"),
+    (("a",), {}, "examples are .* and 'base: ' without a change"),
     (("a: lr=3",), {}, "no field lr; did you mean config.train.learning_rate"),
     (("a: ", "a: train.mem_len=4"), {}, "two have one name: a, a"),
     (("a: ", "b: train.mem_len=-4"), {}, "train.mem_len must be 0 or more"),

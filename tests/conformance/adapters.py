@@ -10,6 +10,7 @@ an adapter; the suite chooses the lengths. An adapter has these attributes:
     unequal        layers remember different lengths
     compresses     old states are remembered in fewer slots
     writes         vectors of any age are written after each segment
+    retrieves      from memory that no gradient reaches
     gradient       through memory: "stops", "flows", or "none" to parameters
     init(seed) -> params
     fresh(batch_size) -> memory
@@ -60,6 +61,7 @@ class Adapter(Protocol):
   unequal: bool
   compresses: bool
   writes: bool
+  retrieves: bool
   gradient: str
 
   def init(self, seed: int) -> Any: ...
@@ -97,7 +99,10 @@ class Package:
     self.own_positions = table.of(self.config).counts_from_segment
     self.unequal = any(limit for _, limit in self.config.pattern)
     self.compresses = "compressive" in self.config.mixers
-    self.writes = "block_recurrent" in self.config.mixers
+    self.writes = any(
+      mixer_fields.MIXERS[name].writes_segments for name in self.config.mixers
+    )
+    self.retrieves = "memorizing" in self.config.mixers
     self.step = jax.jit(self.read)
 
   @property
@@ -261,6 +266,7 @@ MEMORIES = [
   (Package, {"gradient": "flows"}),
   (Package, WRITTEN),
   (reading(Package), WRITTEN),
+  (Package, {**WRITTEN, "gradient": "flows"}),
   (Package, RETRIEVED),
   (reading(Package), RETRIEVED),
   (Package, {**RETRIEVED, "gradient": "flows"}),

@@ -166,6 +166,45 @@ def gradient_through_memory_is_that_of_one_pass(build):
   _assert_close(actual, expected)
 
 
+def gradient_through_memory_is_that_of_differences(build):
+  """The same where one pass reads something else than the segments."""
+  adapter = build(mem_len=LENGTH, same_length=False)
+  params = adapter.init(0)
+  # What is written after the first segment is handed on by the second.
+  segments = np.split(_text(adapter)[:, : 3 * SEGMENT], 3, axis=1)
+  resets = np.zeros(segments[0].shape, bool)
+  generator = np.random.default_rng(2)
+  direction = jax.tree.map(
+    lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), params
+  )
+
+  def moved(size):
+    return jax.tree.map(lambda leaf, by: leaf + size * by, params, direction)
+
+  def memory_of(size):
+    memory = adapter.fresh(LANES)
+    for segment in segments[:-1]:
+      _, memory = adapter.step(moved(size), segment, memory, resets)
+    return memory
+
+  def loss(size, memory):
+    log_probs, _ = adapter.step(moved(size), segments[-1], memory, resets)
+    return jnp.mean(log_probs[..., 0])
+
+  def loss_of_all(size):
+    return loss(size, memory_of(size))
+
+  of_constant = jax.grad(loss)(0.0, memory_of(0.0))
+  actual = jax.grad(loss_of_all)(0.0)
+  # So small that units keep their signs, and large beside losses' rounding.
+  size = 1e-4
+  difference = loss_of_all(size) - loss_of_all(-size)
+  expected = float(difference) / (2 * size)
+  tolerance = 5e-3 * abs(expected)
+  assert abs(expected - of_constant) > 10 * tolerance
+  assert abs(actual - expected) < tolerance
+
+
 def reset_of_a_lane_equals_fresh(build):
   """The other lane keeps its memory; later segments forget as well."""
   adapter = build(mem_len=LENGTH, same_length=False)
@@ -192,6 +231,20 @@ def reset_inside_a_segment_equals_fresh(build):
     document = slice(start, start + sum(cuts))
     fresh = _read(adapter, text[:, document], cuts)
     _assert_close(actual[0, document], fresh[0])
+
+
+def reset_inside_a_segment_equals_its_rest(build):
+  """The same where it matters how a text is cut: then the cuts are equal."""
+  adapter = build(mem_len=LENGTH, same_length=False)
+  text = _text(adapter)
+  for start in (1, SEGMENT + 2, 2 * SEGMENT + 1):
+    resets = np.zeros(text.shape, bool)
+    resets[0, start] = True
+    actual = _read(adapter, text, [SEGMENT] * 4, resets)
+    rest = SEGMENT - start % SEGMENT
+    cuts = [rest] + [SEGMENT] * ((LENGTH - start) // SEGMENT)
+    fresh = _read(adapter, text[:, start:], cuts)
+    _assert_close(actual[0, start:], fresh[0])
 
 
 def old_documents_never_leak(build):
@@ -222,6 +275,7 @@ ALL = (
   segmented_equals_one_pass,
   longer_memory_than_text_makes_no_difference,
   reset_inside_a_segment_equals_fresh,
+  reset_inside_a_segment_equals_its_rest,
   old_documents_never_leak,
   same_length_limits_the_window,
   without_memory_same_length_is_off,
@@ -234,6 +288,7 @@ ALL = (
   lanes_are_independent,
   no_gradient_into_memory,
   gradient_through_memory_is_that_of_one_pass,
+  gradient_through_memory_is_that_of_differences,
   reset_of_a_lane_equals_fresh,
   probabilities_sum_to_one,
 )
@@ -280,6 +335,23 @@ def applying(adapter) -> list:
     left_out.append(no_gradient_into_memory)
   if adapter.gradient != "flows":
     left_out.append(gradient_through_memory_is_that_of_one_pass)
+  # Where one pass says it, it need not be said in another way.
+  is_left_to_differences = (
+    gradient_through_memory_is_that_of_one_pass in left_out
+    and adapter.gradient == "flows"
+    and not adapter.retrieves
+  )
+  if not is_left_to_differences:
+    left_out.append(gradient_through_memory_is_that_of_differences)
+  is_left_to_the_rest = (
+    reset_inside_a_segment_equals_fresh in left_out
+    and adapter.masks_empty
+    and adapter.gradient != "none"  # Whole segments are read, as above.
+    and not adapter.own_positions
+    and not adapter.compresses
+  )
+  if not is_left_to_the_rest:
+    left_out.append(reset_inside_a_segment_equals_its_rest)
   return [check for check in ALL if check not in left_out]
 
 

@@ -227,7 +227,8 @@ def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
   flops = mixer.flops(config, segment_len=4, mem_len=8, context_len=0)
   assert flops > config.model_dim
   reach = mixer.remembered_tokens(config, 8)
-  hands_on_vectors = name in oracle_recurrent.READ or name == "block_recurrent"
+  writes = mixer_fields.MIXERS[name].writes_segments
+  hands_on_vectors = name in oracle_recurrent.READ or writes
   assert (reach is None) == hands_on_vectors
   assert reach is None or reach >= 8
   assert mixer.remembered_tokens(config, 0) == 0

@@ -24,7 +24,7 @@ RUN = {
 
 @pytest.mark.rest
 @pytest.mark.parametrize(
-  "layers", [("memorizing", "delta"), ("block_recurrent",)]
+  "layers", [("memorizing", "delta"), ("block_recurrent",)], ids=str
 )
 def test_a_run_in_parts_is_the_run_in_one_and_scores_what_it_evaluated(
   layers, data_dir, tmp_path, monkeypatch

@@ -58,8 +58,9 @@ WRITES = {"model.encoding": "rope", "model.layers": ("block_recurrent",)}
     ({}, (12, 4), "trained without one"),
     ({"train.segment_len_std": 1.0}, (16, 0), "beyond the 15 of training"),
     ({"model.encoding": "relative"}, (99, 99), ""),
-    (WRITES, (16, 4), "training had segments of 12; set that segment_len"),
-    (WRITES, (12, 4), ""),
+    (WRITES, (16, 16), "training had segments of 12; set that segment_len"),
+    (WRITES, (12, 4), "4 of its 12 tokens; set a mem_len of 12 or more"),
+    (WRITES, (12, 12), ""),
     (WRITES, (16, 0), ""),
   ],
 )

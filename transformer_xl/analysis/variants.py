@@ -51,10 +51,11 @@ def parse(text: str) -> Variant:
     if not pair.strip():
       continue
     path, _, value = pair.partition("=")
+    path = path.strip().removeprefix("config.")  # As in a flag.
     try:
-      changes[path.strip()] = ast.literal_eval(value.strip())
+      changes[path] = ast.literal_eval(value.strip())
     except (SyntaxError, ValueError):  # A word, such as an encoding.
-      changes[path.strip()] = value.strip()
+      changes[path] = value.strip()
   for path, flag in _SHARED.items():
     if path in changes:
       raise errors.UserError(
@@ -71,8 +72,8 @@ def parse(text: str) -> Variant:
   if not is_named or "" in changes:
     raise errors.UserError(
       f"analysis.variants has {text!r}, which is not 'NAME: FIELD=VALUE; "
-      "FIELD=VALUE' with the fields of --help; an example is 'long: "
-      "train.mem_len=256; eval.mem_len=256'."
+      "FIELD=VALUE' with the fields of --help; examples are 'long: "
+      "train.mem_len=256; eval.mem_len=256', and 'base: ' without a change."
     )
   return Variant(name, changes)
 

@@ -260,7 +260,10 @@ def _encode_prompt(
   vocabulary: vocabulary_lib.Vocabulary, text: str
 ) -> np.ndarray:
   """The ids [P] of a prompt, of which there is at least one."""
-  prompt = vocabulary.encode(text)
+  try:
+    prompt = vocabulary.encode(text)
+  except errors.UserError as error:
+    raise errors.UserError(f"generate.prompt: {error}") from None
   if len(prompt) == 0:
     raise errors.UserError(
       "the prompt is empty, or has no token of the vocabulary; set "

@@ -186,6 +186,15 @@ def warn_of_untrained_segments(
         name,
         trained_len,
       )
+    if is_writer and 0 < mem_len < segment_len:
+      logging.warning(
+        "%s layers write what their memory holds of a segment: %d of its %d "
+        "tokens; set a mem_len of %d or more.",
+        name,
+        mem_len,
+        segment_len,
+        segment_len,
+      )
   if not table.of(config.model).counts_from_segment:
     return
   if segment_len > trained_len:
