@@ -44,8 +44,8 @@ def download(address: str) -> Snapshot:
       break
   else:
     raise errors.UserError(
-      f"{address} has no weights; it needs one of "
-      f"{', '.join(huggingface.WEIGHTS)}."
+      f"{address} has no weights, or none in the cache while the Hub cannot be "
+      f"reached; it needs one of {', '.join(huggingface.WEIGHTS)}."
     )
   pinned = f"{PREFIX}{name}@{commit}"
   logging.info("%s is %s.", address, pinned)
