@@ -15,6 +15,7 @@ import jax
 import jaxtyping as jt
 import numpy as np
 from matplotlib import figure as figure_lib
+from matplotlib import ticker
 
 from transformer_xl import errors
 from transformer_xl import shapes
@@ -34,6 +35,8 @@ from transformer_xl.workdir import trained_model
 # later.
 _FIRST_END = 16
 _FACTOR = 4
+# Perplexities at the axis, times powers of ten: two may be close to 100.
+_MARKS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
 
 
 class Scale(NamedTuple):
@@ -181,6 +184,7 @@ def draw(rows: Sequence[comparison.Row], scale: Scale) -> figure_lib.Figure:
   axes.set_yscale("log")
   axes.xaxis.set_major_formatter("{x:.0f}")
   axes.yaxis.set_major_formatter("{x:.3g}")
+  axes.yaxis.set_minor_locator(ticker.LogLocator(subs=_MARKS))
   axes.yaxis.set_minor_formatter("{x:.3g}")
   axes.set_xlabel("position in the document (tokens)")
   axes.set_ylabel("perplexity")
