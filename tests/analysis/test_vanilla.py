@@ -1,12 +1,14 @@
 """The vanilla twin is one switch: same size, text read as in training."""
 
 import dataclasses
+import functools
 import importlib
 import json
 import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -15,10 +17,12 @@ from tests import own_process
 from tests import tiny
 from tests.config import test_experiments
 from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import vanilla
 from transformer_xl.config import load
 from transformer_xl.config import model_fields
 from transformer_xl.config import rules
+from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
 from transformer_xl.experiments import vanilla as experiments_vanilla
 from transformer_xl.model import network
@@ -218,3 +222,15 @@ def test_making_a_twin_uses_no_device():
 def test_an_unknown_experiment_is_one_line():
   with pytest.raises(errors.UserError, match="no experiments/missing"):
     experiments_vanilla.get_config("missing")
+
+
+def test_a_run_reads_its_parameters_after_a_twin_was_counted():
+  """What is known of their shapes is kept, with the mesh that they had."""
+  model = tiny.model_config()
+  vanilla.changes(model)
+  mesh = schema.MeshConfig(data=1, fsdp=1, tensor=1)
+  with jax.set_mesh(mesh_lib.make_mesh(mesh)):
+    params = network.abstract_params(model)
+    jax.eval_shape(
+      functools.partial(jax.tree.map, lambda leaf: leaf[:1]), params
+    )

@@ -29,6 +29,7 @@ def write_huggingface(folder, **changes):
   fields = huggingface.config_fields(
     drawn.model, mapping.Lengths(4, 4, 0, True)
   )
+  fields["model_type"] = huggingface.PUBLISHED_TYPE
   (folder / "config.json").write_text(json.dumps(fields | changes))
   stored_files.write_words(folder, drawn.model.vocab_size)
   return folder

@@ -56,8 +56,12 @@ def _num_parameters(model: schema.ModelConfig) -> int:
   device = jax.sharding.AbstractDevice(
     device_kind="cpu", num_cores=None, platform="cpu"
   )
+  # As the mesh of a run: what is cached below is read there, too.
   mesh = jax.sharding.AbstractMesh(
-    (1,) * len(mesh_lib.AXES), mesh_lib.AXES, abstract_device=device
+    (1,) * len(mesh_lib.AXES),
+    mesh_lib.AXES,
+    axis_types=(jax.sharding.AxisType.Auto,) * len(mesh_lib.AXES),
+    abstract_device=device,
   )
   with jax.sharding.use_abstract_mesh(mesh):
     return network.num_parameters(network.abstract_params(model))

@@ -60,8 +60,11 @@ def test_auto_on_a_mesh_asks_for_the_heads_of_one_device(monkeypatch):
   """Four heads of width 32 make twice the scores of two."""
   monkeypatch.setattr(hardware, "device_kind", lambda: "TPU v5 lite")
   large = _shapes(1, 384, 3616, 16, 32)
+  types = (jax.sharding.AxisType.Auto,) * len(mesh_lib.AXES)
   for tensor, expected in ((1, "xla"), (4, "xla"), (8, "pallas")):
-    mesh = jax.sharding.AbstractMesh((2, 1, tensor), mesh_lib.AXES)
+    mesh = jax.sharding.AbstractMesh(
+      (2, 1, tensor), mesh_lib.AXES, axis_types=types
+    )
     with jax.sharding.use_abstract_mesh(mesh):
       assert _choose(large) == expected
   assert _choose(_shapes(1, 384, 3616, 2, 32)) == "pallas"
