@@ -221,30 +221,27 @@ def reset_of_a_lane_equals_fresh(build):
 
 
 def reset_inside_a_segment_equals_fresh(build):
-  adapter = build(mem_len=LENGTH, same_length=False)
-  text = _text(adapter)
-  for start in (1, SEGMENT + 2, 2 * SEGMENT + 1):
-    resets = np.zeros(text.shape, bool)
-    resets[0, start] = True
-    actual = _read(adapter, text, [SEGMENT] * 4, resets)
-    cuts = [SEGMENT] * ((LENGTH - start) // SEGMENT)  # Other cuts than before.
-    document = slice(start, start + sum(cuts))
-    fresh = _read(adapter, text[:, document], cuts)
-    _assert_close(actual[0, document], fresh[0])
+  """However the text after it is cut."""
+  _assert_documents_are_fresh(build, lambda start: [])
 
 
 def reset_inside_a_segment_equals_its_rest(build):
   """The same where it matters how a text is cut: then the cuts are equal."""
+  _assert_documents_are_fresh(build, lambda start: [SEGMENT - start % SEGMENT])
+
+
+def _assert_documents_are_fresh(build, cuts_before_segments):
   adapter = build(mem_len=LENGTH, same_length=False)
   text = _text(adapter)
   for start in (1, SEGMENT + 2, 2 * SEGMENT + 1):
     resets = np.zeros(text.shape, bool)
     resets[0, start] = True
     actual = _read(adapter, text, [SEGMENT] * 4, resets)
-    rest = SEGMENT - start % SEGMENT
-    cuts = [rest] + [SEGMENT] * ((LENGTH - start) // SEGMENT)
-    fresh = _read(adapter, text[:, start:], cuts)
-    _assert_close(actual[0, start:], fresh[0])
+    cuts = cuts_before_segments(start)
+    cuts += [SEGMENT] * ((LENGTH - start) // SEGMENT)
+    document = slice(start, start + sum(cuts))
+    fresh = _read(adapter, text[:, document], cuts)
+    _assert_close(actual[0, document], fresh[0])
 
 
 def old_documents_never_leak(build):
