@@ -163,6 +163,7 @@ def draw(rows: Sequence[comparison.Row], scale: Scale) -> figure_lib.Figure:
   middles = [math.sqrt(first * last) for first, last in scale.positions]
   for index, row in enumerate(rows):
     color = f"C{index % 10}"
+    is_again = index >= 10  # Then the colour is that of another row, too.
     by_seed = np.exp(row.bins_by_seed)
     axes.plot(
       middles,
@@ -170,6 +171,7 @@ def draw(rows: Sequence[comparison.Row], scale: Scale) -> figure_lib.Figure:
       color=color,
       marker="osv^DP*X"[index % 8],
       markersize=4,
+      linestyle="--" if is_again else "-",
       label=row.name,
     )
     axes.fill_between(
