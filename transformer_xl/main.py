@@ -317,7 +317,7 @@ def _start_devices(attention: str) -> None:
     topology.compile_only(runs_elsewhere=not plans)
   import jax
 
-  from transformer_xl import precision
+  from transformer_xl.config import precision
 
   precision.require_32_bits()
   # Programs compiled for other devices than ours could be written but not read.

@@ -21,10 +21,10 @@ from numpy.typing import ArrayLike
 from transformer_xl import arguments
 from transformer_xl import errors
 from transformer_xl import log_lines
-from transformer_xl import precision
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import load as load_lib
+from transformer_xl.config import precision
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import import_run

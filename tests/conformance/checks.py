@@ -169,26 +169,28 @@ def gradient_through_memory_is_that_of_one_pass(build):
 def gradient_through_memory_is_that_of_differences(build):
   """The same where one pass reads something else than the segments."""
   adapter = build(mem_len=LENGTH, same_length=False)
-  params = adapter.init(0)
+  start = adapter.init(0)
   # What is written after the first segment is handed on by the second.
   segments = np.split(_text(adapter)[:, : 3 * SEGMENT], 3, axis=1)
   resets = np.zeros(segments[0].shape, bool)
   generator = np.random.default_rng(2)
   direction = jax.tree.map(
-    lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), params
+    lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), start
   )
 
   def moved(size):
-    return jax.tree.map(lambda leaf, by: leaf + size * by, params, direction)
+    return jax.tree.map(lambda leaf, by: leaf + size * by, start, direction)
 
   def memory_of(size):
+    params = moved(size)
     memory = adapter.fresh(LANES)
     for segment in segments[:-1]:
-      _, memory = adapter.step(moved(size), segment, memory, resets)
+      _, memory = adapter.step(params, segment, memory, resets)
     return memory
 
   def loss(size, memory):
-    log_probs, _ = adapter.step(moved(size), segments[-1], memory, resets)
+    params = moved(size)
+    log_probs, _ = adapter.step(params, segments[-1], memory, resets)
     return jnp.mean(log_probs[..., 0])
 
   def loss_of_all(size):

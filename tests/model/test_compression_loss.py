@@ -138,7 +138,9 @@ def of_fourth_segment(pre_norm, rate):
   )
   model = network.Network(config, mixer.Settings(trains=True))
   params = tiny.params(config)
-  before, after = read_segments(config, params)[-2:]
+  segments = read_segments(config, params)
+  before = segments[-2]
+  after = segments[-1]
   last = make_segment(config.vocab_size, 3)
 
   @jax.jit

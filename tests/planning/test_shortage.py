@@ -114,7 +114,7 @@ def test_a_model_larger_than_the_machine_ends_before_the_first_update(tmp_path):
   """Reading its step would wait for ever, since its parameters have no room."""
   data_dir = corpus.write(tmp_path / "data")
   flags = corpus.config_flags(data_dir, **{"model.ff_dim": 10**9})
-  room = 16 << 30  # Of 128 GB that the parameters would take.
+  room = 16 << 30  # Bytes. The parameters would take 128 GB.
   done = subprocess.run(
     [
       sys.executable,

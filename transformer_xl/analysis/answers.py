@@ -122,29 +122,15 @@ def draw(
   figure, (left, right) = plotting.subplots(1, 2, figsize=(9, 3.8), sharey=True)
   middles = [math.sqrt(low * high) for low, high in scale.distances]
   for index, row in enumerate(rows):
-    color = f"C{index % 10}"
-    is_again = index >= 10  # Then the colour is that of another row, too.
-    line = "--" if is_again else "-"
-    fill = "none" if is_again else "full"
-    marker = "osv^DP*X"[index % 8]
+    style = plotting.style_of(index)
     by_seed = 100 * np.array(row.bins_by_seed)
-    left.plot(
+    plotting.draw_row(
+      left,
       middles,
       by_seed.mean(axis=0),
-      color=color,
-      marker=marker,
-      markersize=4,
-      linestyle=line,
-      fillstyle=fill,
+      by_seed,
+      style=style,
       label=row.name,
-    )
-    left.fill_between(
-      middles,
-      by_seed.min(axis=0),
-      by_seed.max(axis=0),
-      color=color,
-      alpha=0.15,
-      linewidth=0,
     )
     every = shares(row, scale)
     size = costs.state_bytes(row.config, row.length)
@@ -156,9 +142,9 @@ def draw(
         [percent - 100 * min(every.by_seed)],
         [100 * max(every.by_seed) - percent],
       ],
-      fmt=marker,
-      color=color,
-      fillstyle=fill,
+      fmt=style.marker,
+      color=style.color,
+      fillstyle=style.fillstyle,
       capsize=2,
       markersize=6,
       alpha=0.8,

@@ -281,11 +281,12 @@ def _tried_rate(
   plan: _Plan, rate: float, measured: list[trials.Measured], preset: Preset
 ) -> TriedRate:
   """The validation losses of one learning rate, which it logs."""
-  losses = [math.inf]  # Of a seed that diverged.
   if measured:
     by_seed = _losses_by_seed(measured)
     length = preset.choose_length(plan.config, _means(by_seed))
     losses = by_seed[length]
+  else:
+    losses = [math.inf]  # One of the seeds diverged.
   tried = TriedRate(rate, statistics.fmean(losses), losses)
   logging.info(
     "%s, learning rate %g: validation loss %.4f.",

@@ -162,25 +162,13 @@ def draw(rows: Sequence[comparison.Row], scale: Scale) -> figure_lib.Figure:
   figure, axes = plotting.subplots(figsize=(6.5, 3.8))
   middles = [math.sqrt(first * last) for first, last in scale.positions]
   for index, row in enumerate(rows):
-    color = f"C{index % 10}"
-    is_again = index >= 10  # Then the colour is that of another row, too.
-    by_seed = np.exp(row.bins_by_seed)
-    axes.plot(
+    plotting.draw_row(
+      axes,
       middles,
       np.exp(np.mean(row.bins_by_seed, axis=0)),
-      color=color,
-      marker="osv^DP*X"[index % 8],
-      markersize=4,
-      linestyle="--" if is_again else "-",
+      np.exp(row.bins_by_seed),
+      style=plotting.style_of(index),
       label=row.name,
-    )
-    axes.fill_between(
-      middles,
-      by_seed.min(axis=0),
-      by_seed.max(axis=0),
-      color=color,
-      alpha=0.15,
-      linewidth=0,
     )
   axes.set_xscale("log", base=2)
   axes.set_yscale("log")

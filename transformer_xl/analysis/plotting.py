@@ -7,12 +7,14 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jaxtyping as jt
 import matplotlib
 import numpy as np
 from absl import logging
+from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 
 from transformer_xl import command_line
@@ -49,6 +51,47 @@ def subplots(
   """A figure and its axes, which no window shows and nobody has to close."""
   figure = figure_lib.Figure(figsize=figsize)
   return figure, figure.subplots(rows, columns, **options)
+
+
+class LineStyle(NamedTuple):
+  """How a row is drawn: by ten colours, eight markers, and once more dashed."""
+
+  color: str
+  marker: str
+  linestyle: str
+  fillstyle: Any  # Matplotlib has a type of its own for these words.
+
+
+def style_of(index: int) -> LineStyle:
+  """The style of a row by its place in the table, from 0."""
+  is_again = index >= 10  # Then the colour is that of another row, too.
+  return LineStyle(
+    color=f"C{index % 10}",
+    marker="osv^DP*X"[index % 8],
+    linestyle="--" if is_again else "-",
+    fillstyle="none" if is_again else "full",
+  )
+
+
+def draw_row(
+  axes: axes_lib.Axes,
+  places: Sequence[float],
+  mean: jt.Float[np.ndarray, "N"],
+  by_seed: jt.Float[np.ndarray, "S N"],
+  *,
+  style: LineStyle,
+  label: str,
+) -> None:
+  """Draws a row of a comparison: its mean, and the range of its seeds."""
+  axes.plot(places, mean, markersize=4, label=label, **style._asdict())
+  axes.fill_between(
+    places,
+    by_seed.min(axis=0),
+    by_seed.max(axis=0),
+    color=style.color,
+    alpha=0.15,
+    linewidth=0,
+  )
 
 
 def write(

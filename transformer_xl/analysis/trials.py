@@ -23,6 +23,7 @@ from transformer_xl import storage
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.config import training_fields
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.model import network
@@ -32,13 +33,6 @@ from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
-# Fields of training that change what is logged, and nothing that is trained.
-_ONLY_LOGGED = (
-  "train.log_every_steps",
-  "train.log_memory_use",
-  "train.profile_steps",
-  "train.tracker",
-)
 # Mean losses in nats per token, by a length of memory or attention in tokens.
 Losses = dict[int, float]
 
@@ -213,7 +207,7 @@ def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
     "seed": config.seed,
   }
   named = traverse_util.flatten_dict(groups, sep=".")
-  for name in _ONLY_LOGGED:
+  for name in training_fields.ONLY_LOGGED:
     del named[name]
   return _as_read(named)
 

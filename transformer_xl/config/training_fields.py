@@ -20,6 +20,13 @@ FINISHES = (
   "report",
   "study",
 )
+# What changes the log of a run and nothing that is trained, by path.
+ONLY_LOGGED = (
+  "train.log_every_steps",
+  "train.log_memory_use",
+  "train.profile_steps",
+  "train.tracker",
+)
 
 
 class OptimizerRules(NamedTuple):

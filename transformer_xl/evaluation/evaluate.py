@@ -98,16 +98,14 @@ def _within_split(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
   evaluation = config.eval
   file = token_file.open_split(config.data.dataset_dir, evaluation.split)
   longest = max(1, len(file.tokens) - 1)
-  if evaluation.cache.size > longest:
-    _warn_of_cut(
-      "eval.cache.size", evaluation.cache.size, evaluation.split, longest
-    )
-    config = load_lib.replaced(config, {"eval.cache.size": longest})
-  if evaluation.warmup_len > longest:
-    _warn_of_cut(
-      "eval.warmup_len", evaluation.warmup_len, evaluation.split, longest
-    )
-    config = load_lib.replaced(config, {"eval.warmup_len": longest})
+  lengths = {
+    "eval.cache.size": evaluation.cache.size,
+    "eval.warmup_len": evaluation.warmup_len,
+  }
+  for name, length in lengths.items():
+    if length > longest:
+      _warn_of_cut(name, length, evaluation.split, longest)
+      config = load_lib.replaced(config, {name: longest})
   is_full = config.model.memory_start == "zeros"
   if not is_full and max(evaluation.mem_len) > longest:
     _warn_of_cut(

@@ -157,7 +157,7 @@ def generate(
     state = decoding.empty_state(model)
   else:
     language_model.check_origin(state.origin, model)
-    prompt = model.vocabulary.encode(text)
+    prompt = inputs.encode(model.vocabulary, text, "generate.prompt")
   state = state.extended(prompt)
   if not len(state.newest):
     raise errors.UserError("there is no text to continue; pass a prompt.")
@@ -260,10 +260,7 @@ def _encode_prompt(
   vocabulary: vocabulary_lib.Vocabulary, text: str
 ) -> np.ndarray:
   """The ids [P] of a prompt, of which there is at least one."""
-  try:
-    prompt = vocabulary.encode(text)
-  except errors.UserError as error:
-    raise errors.UserError(f"generate.prompt: {error}") from None
+  prompt = inputs.encode(vocabulary, text, "generate.prompt")
   if len(prompt) == 0:
     raise errors.UserError(
       "the prompt is empty, or has no token of the vocabulary; set "

@@ -11,6 +11,7 @@ from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.config import training_fields
 from transformer_xl.workdir import metrics_log
 
 # Fields of these sections affect the training loss, except for the ones in
@@ -28,12 +29,9 @@ IRRELEVANT = {
   "train.segments_per_call",
   "train.accumulation_steps",
   "train.num_steps",  # `decay_steps` has its effect on the learning rate.
-  "train.log_every_steps",
   "train.eval_every_steps",
-  "train.log_memory_use",
   "train.finish_with",
-  "train.profile_steps",
-  "train.tracker",
+  *training_fields.ONLY_LOGGED,
 }
 
 

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from transformer_xl import errors
-from transformer_xl import precision
+from transformer_xl.config import precision
 
 
 def test_64_bits_are_refused_in_one_line():

@@ -1,4 +1,4 @@
-"""The number format that JAX starts with."""
+"""The one setting of JAX itself that a run depends on: its number of bits."""
 
 import jax
 
