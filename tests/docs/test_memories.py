@@ -5,6 +5,7 @@ import math
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 from transformer_xl.data import token_file
@@ -18,7 +19,7 @@ ON_TEXT = [path for path in FILES if path.stem in TEXTS]
 NEEDED = {
   *("name", "config", "card", "commit", "device", "date", "num_parameters"),
   *("state_bytes", "forward_flops_per_token", "seconds_per_token"),
-  *("checkpoint_step", "bins_by_seed"),
+  *("checkpoint_step", "bins_by_seed", "planned_seconds_per_token"),
 }
 
 
@@ -58,6 +59,7 @@ def test_there_are_rows():
 def test_rows_say_how_they_were_measured(path):
   result = json.loads(path.read_text("utf-8"))
   assert result["dataset"] == path.stem
+  assert result["planned_for"] == "TPU v5 lite"  # As the page says.
   assert path.stem in {*token_file.SYNTHETIC, *TEXTS}
   for row in result["rows"]:
     assert [*problems(row, result)] == [], row["name"]
@@ -91,12 +93,17 @@ def test_the_page_has_every_row_on_text(path):
   page = (ROOT / "docs" / "memories.md").read_text("utf-8")
   result = json.loads(path.read_text("utf-8"))
   for row in result["rows"]:
-    (by_position,) = row["bins_by_seed"]
+    by_position = np.mean(row["bins_by_seed"], axis=0)
+    numbers = " | ".join(f"{math.exp(nll):.4g}" for nll in by_position)
     cells = f"| {row['name']} | {row['num_parameters']:,} |"
-    perplexities = [math.exp(nll) for nll in (row["nll"], *by_position)]
-    numbers = " | ".join(f"{each:.4g}" for each in perplexities)
-    lines = [line for line in page.splitlines() if line.startswith(cells)]
-    assert any(f"| {numbers} |" in line for line in lines), row["name"]
+    (line,) = [
+      line
+      for line in page.splitlines()
+      if line.startswith(cells) and line.endswith(f" | {numbers} |")
+    ]
+    perplexity = line.removesuffix(f" | {numbers} |").split(" | ")[-1]
+    assert perplexity.split(" ± ")[0] == f"{math.exp(row['nll']):.4g}"
+    assert len(row["bins_by_seed"]) == 1 + perplexity.count(" ± ")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +117,7 @@ def test_the_page_has_every_row_on_text(path):
     ({"card": {"mem_len": 77}}, "another memory"),
     ({"checkpoint_step": 1}, "not trained to the end"),
     ({"bins_by_seed": [[1.0]]}, "in every bin"),
+    ({"planned_seconds_per_token": None}, "without planned_seconds_per_token"),
   ],
 )
 def test_a_row_that_lacks_something_is_refused(change, problem):

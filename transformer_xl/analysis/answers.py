@@ -73,7 +73,7 @@ def table(
   time on a chip has a column if it was planned.
   """
   # The last bin of each column.
-  lasts = range(len(scale.bins) - 1, -1, -_BINS_PER_COLUMN)
+  lasts = range(len(scale.num_answers) - 1, -1, -_BINS_PER_COLUMN)
   is_planned = any(row.planned_seconds_per_token for row in rows)
   lines = []
   for row in rows:
@@ -100,10 +100,14 @@ def cost_cells(row: comparison.Row, *, is_planned: bool) -> dict[str, str]:
     "parameters": f"{row.num_parameters:,}",
     "state, bytes": f"{costs.state_bytes(row.config, row.length):,}",
     "kFLOP a token": f"{flops / 1e3:.0f}",
-    "µs a token": _times(row.seconds_per_token),
+    "µs a token: training / evaluation / generation": _times(
+      row.seconds_per_token
+    ),
   }
   if is_planned:
-    cells["µs a token, planned"] = _times(row.planned_seconds_per_token)
+    cells["the same, planned for a chip"] = _times(
+      row.planned_seconds_per_token
+    )
   return cells
 
 
@@ -111,7 +115,8 @@ def _times(seconds: costs.Seconds | None) -> str:
   """Microseconds a token, in training, in evaluation and in generation."""
   if seconds is None:
     return ""
-  return " / ".join(f"{1e6 * each:.3g}" for each in seconds)
+  rounded = [float(f"{1e6 * each:.3g}") for each in seconds]
+  return " / ".join(f"{each:g}" for each in rounded)
 
 
 @plotting.in_style

@@ -140,12 +140,17 @@ def _read_segment(
 
 
 def table(rows: Sequence[comparison.Row], scale: Scale) -> list[dict[str, str]]:
-  """Perplexity of all tokens and by position, beside what a row costs."""
+  """Perplexity of all tokens and by position, beside what a row costs.
+
+  Learning rates have a column if each row chose its own.
+  """
   is_planned = any(row.planned_seconds_per_token for row in rows)
+  is_chosen = any(row.learning_rates for row in rows)
   lines = []
   for row in rows:
     cells = answers.cost_cells(row, is_planned=is_planned)
-    cells["learning rate"] = f"{row.learning_rate:g}"
+    if is_chosen:
+      cells["learning rate"] = f"{row.learning_rate:g}"
     cells["PPL"] = f"{nats.perplexity(row.nll):.4g}"
     if len(row.nll_by_seed[row.length]) > 1:
       cells["PPL"] += f" ± {50 * math.expm1(row.spread):.1f} %"

@@ -1,0 +1,149 @@
+"""The tables of docs/memories.md, and rows that are added to them."""
+
+import copy
+import math
+
+import jax
+import pytest
+
+from benchmarks import memory_tables
+from transformer_xl import errors
+from transformer_xl.analysis import costs
+
+FILES = sorted(memory_tables.ROWS.glob("*.json"))
+ON_TEXT = memory_tables.ROWS / "wikitext2.json"
+LONGER = "delta_attention_16000"  # Than `delta_attention`, the row before it.
+
+
+@pytest.fixture
+def stored():
+  return memory_tables.read(ON_TEXT)
+
+
+def names(result):
+  return [row["name"] for row in result["rows"]]
+
+
+def without(result, name):
+  """The result without a row, and the study that has this row alone."""
+  rows = [row for row in result["rows"] if row["name"] != name]
+  (removed,) = [row for row in result["rows"] if row["name"] == name]
+  return result | {"rows": rows}, result | {"rows": [removed]}
+
+
+def test_there_are_files():
+  assert len(FILES) > 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_page_has_the_table_of_the_rows(path):
+  page = memory_tables.PAGE.read_text("utf-8")
+  table = memory_tables.table(memory_tables.read(path))
+  assert memory_tables.with_table(page, path.stem, table) == page
+  other = memory_tables.with_table(page, path.stem, "| one |\n")
+  assert "| one |\n\n![" in other
+  assert len(other) < len(page)
+
+
+def test_a_page_without_the_table_is_refused():
+  with pytest.raises(errors.UserError, match=r"has 0 tables above .*/new.png"):
+    memory_tables.with_table("# Memories\n", "new", "| one |\n")
+
+
+def test_a_longer_training_has_the_times_of_the_shorter(stored):
+  """Its own were measured alone, on another day."""
+  fewer, study = without(copy.deepcopy(stored), LONGER)
+  (row,) = study["rows"]
+  row["seconds_per_token"] = dict.fromkeys(row["seconds_per_token"], 1.0)
+  row["relative_seconds"] = 1.0
+  row["at_equal_time"] = 0.0
+  row["config"]["data"]["dir"] = "/home/data"
+  result = memory_tables.merged(fewer, study)
+  assert names(result) == names(stored)
+  added = result["rows"][names(stored).index(LONGER)]
+  assert added.pop("seeds") == stored["seeds"]
+  assert result == stored
+
+
+def test_the_row_of_another_model_keeps_its_times(stored):
+  fewer, study = without(copy.deepcopy(stored), "block_recurrent")
+  study["rows"][0]["relative_seconds"] = 1.25
+  result = memory_tables.merged(fewer, study)
+  assert names(result) == [*names(fewer), "block_recurrent"]
+  assert result["rows"][-1]["relative_seconds"] == 1.25
+  # More tokens of the first variant in that time, and a lower loss.
+  before = stored["rows"][names(stored).index("block_recurrent")]
+  assert result["rows"][-1]["at_equal_time"] > before["at_equal_time"]
+
+
+def test_a_row_of_the_same_name_is_replaced(stored):
+  _, study = without(copy.deepcopy(stored), LONGER)
+  study["rows"][0]["nll"] -= 1.0
+  result = memory_tables.merged(stored, study)
+  assert names(result) == names(stored)
+  index = names(stored).index(LONGER)
+  changed = result["rows"].pop(index)
+  assert changed["seeds"] == [0]
+  assert changed["nll"] == pytest.approx(stored["rows"].pop(index)["nll"] - 1)
+  assert result["rows"] == stored["rows"]
+
+
+def test_a_row_gains_the_seeds_that_are_new(stored):
+  fewer, study = without(stored, LONGER)
+  again = copy.deepcopy(study) | {"seeds": [7]}
+  (row,) = again["rows"]
+  row["config"]["seed"] = 7
+  row["nll_by_seed"] = {"128": [row["nll"] + 0.5]}
+  row["bins_by_seed"] = [[nll + 0.5 for nll in row["bins_by_seed"][0]]]
+  joined = memory_tables.merged(fewer | study, again)
+  (both,) = joined["rows"]
+  (first,) = study["rows"]
+  assert both["seeds"] == [0, 7]
+  assert both["nll"] == pytest.approx(first["nll"] + 0.25)
+  assert both["spread"] == pytest.approx(0.5)
+  assert [len(each) for each in both["nll_by_seed"].values()] == [2]
+  assert both["bins_by_seed"] == [*first["bins_by_seed"], *row["bins_by_seed"]]
+  assert both["seconds_per_token"] == first["seconds_per_token"]
+  half = f"{50 * math.expm1(0.5):.1f}"
+  assert f" ± {half} % | " in memory_tables.table(joined)
+  memory_tables.draw(joined)
+  # The same seed again is the same row, measured anew.
+  (replaced,) = memory_tables.merged(joined, again)["rows"]
+  assert replaced["seeds"] == [7]
+
+
+def test_another_configuration_under_the_name_of_a_row_is_refused(stored):
+  fewer, study = without(stored, LONGER)
+  other = copy.deepcopy(study) | {"seeds": [7]}
+  other["rows"][0]["config"]["train"]["num_steps"] = 15_000
+  with pytest.raises(errors.UserError, match=r"with another configuration"):
+    memory_tables.merged(fewer | study, other)
+
+
+def test_a_study_of_another_text_is_refused(stored):
+  study = stored | {"positions": [[1, 15]]}
+  with pytest.raises(errors.UserError, match=r"other positions than wikitext2"):
+    memory_tables.merged(stored, study)
+
+
+def test_only_what_has_no_planned_time_is_planned(stored, monkeypatch):
+  for row in stored["rows"]:
+    row["planned_seconds_per_token"] = row["seconds_per_token"]
+  planned = []
+
+  def planned_seconds(name, config, length, chip):
+    del config, length, chip
+    planned.append(name)
+    return costs.Seconds(1.0, 2.0, 3.0)
+
+  monkeypatch.setattr(costs, "planned_seconds", planned_seconds)
+  stored["rows"][1]["planned_seconds_per_token"] = None
+  rest = [row["planned_seconds_per_token"] for row in stored["rows"][2:]]
+  memory_tables.plan(stored, jax.devices()[0])
+  assert planned == [stored["rows"][1]["name"]]
+  planned_row = stored["rows"][1]["planned_seconds_per_token"]
+  assert planned_row == {"training": 1, "evaluation": 2, "generation": 3}
+  assert rest == [
+    row["planned_seconds_per_token"] for row in stored["rows"][2:]
+  ]
+  assert stored["planned_for"] == jax.devices()[0].device_kind
