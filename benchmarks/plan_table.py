@@ -37,6 +37,7 @@ from absl import logging
 from benchmarks import plan_markdown
 from transformer_xl.config import load
 from transformer_xl.model import network
+from transformer_xl.model.mixers import table
 from transformer_xl.planning import plan
 from transformer_xl.planning import topology as topology_lib
 
@@ -151,14 +152,18 @@ def versions() -> dict[str, str]:
 def code_hash(experiment: str) -> str:
   """Hash of the code that a plan comes from, and of the experiment's values.
 
-  Comments, docstrings and empty lines do not count.
+  Comments, docstrings and empty lines do not count, nor do mixers that the
+  model has no layer of.
   """
+  config = _config_dict(experiment)
+  unused = {*table.MIXERS} - {*config.model.layers, "attention"}
   digest = hashlib.sha256()
   for pattern in PLANNED_CODE:
     for path in sorted(ROOT.glob(pattern)):
+      if path.parent.name == "mixers" and path.stem in unused:
+        continue
       digest.update(str(path.relative_to(ROOT)).encode())
       digest.update(_without_prose(path.read_text("utf-8")).encode())
-  config = _config_dict(experiment)
   for group in ("model", "train", "eval", "mesh"):
     digest.update(config[group].to_json(sort_keys=True).encode())
   return digest.hexdigest()[:16]

@@ -8,6 +8,7 @@ import pytest
 from benchmarks import plan_markdown
 from benchmarks import plan_table
 from transformer_xl.config import load
+from transformer_xl.model.mixers import table
 
 
 def line(**updates):
@@ -118,6 +119,23 @@ def test_code_is_that_of_the_model_and_of_the_experiment(tmp_path, monkeypatch):
     source.write_text(text)
     hashes.append(plan_table.code_hash.__wrapped__(experiment))
   assert len(set(hashes)) == 3
+
+
+def test_mixers_that_a_model_lacks_are_no_code_of_it(tmp_path, monkeypatch):
+  names = [*table.MIXERS, "mixer", "table", "recurrent"]
+  files = [f"transformer_xl/model/mixers/{name}.py" for name in names]
+  for file in files:
+    assert (plan_table.ROOT / file).exists()
+  monkeypatch.setattr(plan_table, "ROOT", tmp_path)
+  (tmp_path / files[0]).parent.mkdir(parents=True)
+  before = plan_table.code_hash.__wrapped__("ptb")
+  changes = set()
+  for name, file in zip(names, files, strict=True):
+    (tmp_path / file).write_text("1")
+    if plan_table.code_hash.__wrapped__("ptb") != before:
+      changes.add(name)
+    (tmp_path / file).unlink()
+  assert changes == {"attention", "mixer", "table", "recurrent"}
 
 
 def test_prose_is_no_code(tmp_path, monkeypatch):
