@@ -4,9 +4,10 @@ r"""Writes the tables of docs/memories.md from the rows that are stored.
 
 The rows of a task are in docs/measurements/memories/TASK.json. `--add` puts
 those of a finished study among them, and draws the task's picture again. A row
-of the same name gains the seeds that are new, or is replaced. `--plan` compiles
-what has no planned time for a TPU chip yet, and needs no TPU, only the `tpu`
-extra.
+of the same name gains the seeds that are new, or is replaced. `--time` measures
+the times of all rows again, on the data of the studies (`--data_dir`). `--plan`
+compiles what has no planned time for a TPU chip yet, and needs no TPU, only the
+`tpu` extra. `--only` leaves other tasks alone.
 """
 
 import json
@@ -28,6 +29,7 @@ from transformer_xl.analysis import costs
 from transformer_xl.analysis import documents
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
+from transformer_xl.analysis import trials
 from transformer_xl.config import load
 from transformer_xl.planning import topology as topology_lib
 
@@ -44,7 +46,10 @@ TIMES = ("seconds_per_token", "relative_seconds", "planned_seconds_per_token")
 def define_flags() -> None:
   """Defines the command's flags, which importing the module does not."""
   flags.DEFINE_string("add", "", "A study.json whose rows are added.")
+  flags.DEFINE_bool("time", False, "Measure the times of all rows again.")
   flags.DEFINE_bool("plan", False, "Plan the rows without a planned time.")
+  flags.DEFINE_string("data_dir", "data", "Prepared datasets, for --time.")
+  flags.DEFINE_list("only", [], "Time and plan these tasks only.")
 
 
 def row_of(values: dict[str, Any]) -> comparison.Row:
@@ -163,12 +168,17 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
         new |= {name: row[name] for name in TIMES}
     rows.insert(place, new)
 
-  # Differences are to the first row, which is another one than in the study.
-  compared = comparison.with_differences([row_of(row) for row in rows])
-  for row, values in zip(rows, compared, strict=True):
+  result = stored | {"rows": rows}
+  compare(result)
+  return result
+
+
+def compare(result: dict[str, Any]) -> None:
+  """Writes into all rows how they differ from the first."""
+  compared = comparison.with_differences(rows_of(result))
+  for values, row in zip(result["rows"], compared, strict=True):
     for name in ("at_equal_tokens", "at_equal_time", "is_noise"):
-      row[name] = getattr(values, name)
-  return stored | {"rows": rows}
+      values[name] = getattr(row, name)
 
 
 def _of_all_seeds(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -213,6 +223,22 @@ def _takes_as_long(row: comparison.Row, other: comparison.Row) -> bool:
   return timed == costs.what_is_timed(other.config, row.config, other.length)
 
 
+def time(result: dict[str, Any], data_dir: str) -> None:
+  """Measures the times of all rows, which take turns, and how they differ."""
+  rows = rows_of(result)
+  timed = []
+  for row in rows:
+    config = load.replaced(row.config, {"data.dir": data_dir})
+    timed.append(costs.what_is_timed(config, rows[0].config, row.length))
+  seconds = costs.seconds_per_token(dict.fromkeys(timed))
+  first = seconds[timed[0]].training
+  for values, each in zip(result["rows"], timed, strict=True):
+    values["seconds_per_token"] = seconds[each]._asdict()
+    values["relative_seconds"] = seconds[each].training / first
+  result["timed_with"] = trials.provenance()
+  compare(result)
+
+
 def plan(result: dict[str, Any], chip: jax.Device) -> None:
   """Adds the planned times of all rows that have none."""
   result["planned_for"] = chip.device_kind
@@ -246,15 +272,21 @@ def main(argv: Sequence[str]) -> None:
     description = {"Description": result["made_by"]}
     picture.savefig(path.with_suffix(".png"), dpi=150, metadata=description)
 
-  if flags.FLAGS.plan:
-    chip = topology_lib.slice_devices(TOPOLOGY)[0]
-    for path in sorted(ROWS.glob("*.json")):
-      result = read(path)
+  paths = sorted(ROWS.glob("*.json"))
+  chosen = flags.FLAGS.only or [path.stem for path in paths]
+  for path in paths:
+    if path.stem not in chosen:
+      continue
+    result = read(path)
+    if flags.FLAGS.time:
+      time(result, flags.FLAGS.data_dir)
+    if flags.FLAGS.plan:
+      chip = topology_lib.slice_devices(TOPOLOGY)[0]
       plan(result, chip)
-      write(path, result)
+    write(path, result)
 
   page = PAGE.read_text("utf-8")
-  for path in sorted(ROWS.glob("*.json")):
+  for path in paths:
     text = table(read(path))
     page = with_table(page, path.stem, text)
   PAGE.write_text(page, "utf-8")

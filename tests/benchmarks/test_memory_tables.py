@@ -147,3 +147,30 @@ def test_only_what_has_no_planned_time_is_planned(stored, monkeypatch):
     row["planned_seconds_per_token"] for row in stored["rows"][2:]
   ]
   assert stored["planned_for"] == jax.devices()[0].device_kind
+
+
+def test_times_are_measured_once_for_rows_that_take_as_long(
+  stored, monkeypatch
+):
+  read = set()
+
+  def seconds_per_token(timed):
+    timed = list(timed)
+    read.update(each.config.data.dir for each in timed)
+    # The first takes a second, the next two, and so on.
+    return {
+      each: costs.Seconds(1.0 + index, 0.0, 0.0)
+      for index, each in enumerate(timed)
+    }
+
+  monkeypatch.setattr(costs, "seconds_per_token", seconds_per_token)
+  memory_tables.time(stored, "texts")
+  assert read == {"texts"}
+  rows = dict(zip(names(stored), stored["rows"], strict=True))
+  first = rows["transformer_xl"]
+  assert first["relative_seconds"] == 1.0
+  longer = rows["transformer_xl_16000"]
+  assert longer["seconds_per_token"] == first["seconds_per_token"]
+  assert rows[LONGER]["relative_seconds"] > 1
+  assert rows[LONGER]["at_equal_time"] is None  # Longer than all of the first.
+  assert stored["timed_with"]["date"]

@@ -125,6 +125,7 @@ TESTS = {
     _SEGMENTS + "[4-1-0",
     _SEGMENTS + "[4-0-0-None-relative-layers-num",
     _ORACLE + "a_mixer_says",
+    "tests/model/test_lstm.py",
     _CONFORMS + "[lstm",
     _FLOPS + "recurrent",
   ),

@@ -158,7 +158,7 @@ def measure(
       num_parameters=0,
       checkpoint_step=0,
       bins={},
-      **_provenance(),
+      **provenance(),
     )
   else:
     model = evaluate.load(config, trial.folder)
@@ -168,14 +168,14 @@ def measure(
       num_parameters=network.num_parameters(model.params),
       checkpoint_step=model.step,
       bins=measurement.bins,
-      **_provenance(),
+      **provenance(),
     )
   kept["measured"].append({"asked": asked, **found._asdict()})
   _write(trial.folder, kept)
   return found
 
 
-def _provenance() -> dict[str, Any]:
+def provenance() -> dict[str, Any]:
   """What a measurement states of the code, the device and the day."""
   return {
     "commit": _commit(),

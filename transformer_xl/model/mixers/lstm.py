@@ -1,21 +1,42 @@
 """Long short-term memory, one of the networks that the paper compares with.
 
-Flax's LSTM cells in the place of attention. A layer remembers an output and a
-cell, of any age (Hochreiter and Schmidhuber 1997; docs/specification.md,
-section 25).
+In the place of attention. A layer remembers an output and a cell, of any age
+(Hochreiter and Schmidhuber 1997; docs/specification.md, section 25). Parameters
+are those of Flax's cell. The product with the inputs does not wait for other
+tokens, so it is one for the whole segment; so is the gradient of the matrices
+that multiply outputs, which autodiff would add up token by token.
 
-Shapes: B lanes, T tokens, D model width.
+Shapes: B lanes, T tokens, D model width, G = 4 D for the gates side by side.
 """
+
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model.kernels import dense
 from transformer_xl.model.mixers import mixer
 from transformer_xl.model.mixers import recurrent
+
+# As Flax names them: input, forget, cell and output.
+_GATES = "ifgo"
+
+
+class Carry(NamedTuple):
+  """What is known of the tokens before, in float32.
+
+  Attributes:
+    cell: c_t of each lane.
+    output: h_t of each lane.
+  """
+
+  cell: jt.Float[jax.Array, "*T B D"]
+  output: jt.Float[jax.Array, "*T B D"]
 
 
 class LSTM(recurrent.Recurrent):
@@ -43,29 +64,25 @@ class LSTM(recurrent.Recurrent):
       row = jnp.zeros((1, config.model_dim))
       return cell.init(key, (row, row), row)["params"]
 
-    params = dict(self.param("cell", init_cell))
+    params = self.param("cell", init_cell)
+    from_inputs = _kernel_of(params, "i").astype(config.dtype)
+    from_outputs = _kernel_of(params, "h")
     drop = dropout_lib.Dropout(config.weight_dropout_rate)
-    for name in ("hi", "hf", "hg", "ho"):
-      kernel = params[name]["kernel"]
-      kernel = drop(kernel, dropout_lanes=shared.dropout_lanes)
-      params[name] = {**params[name], "kernel": kernel}
+    from_outputs = drop(from_outputs, dropout_lanes=shared.dropout_lanes)
+    from_outputs = from_outputs.astype(config.dtype)
+    biases = [params[f"h{gate}"]["bias"] for gate in _GATES]
+    bias = jnp.concatenate(biases).astype(config.dtype)
 
-    def read(
-      carry: tuple[jax.Array, jax.Array],
-      column: tuple[jax.Array, jax.Array],
-    ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-      """Reads one token of every lane; a carry is a cell and an output."""
-      inputs, reset = column
-      carry = jax.tree.map(lambda x: jnp.where(reset[:, None], 0, x), carry)
-      carry, _ = cell.apply({"params": params}, carry, inputs)
-      return carry, carry
-
+    gates = dense.times(norm(hidden), from_inputs) + bias[None, None]
     start = self.starting_vectors(state)
-    first_carry = (start[:, 1], start[:, 0])
-    columns = (jnp.swapaxes(norm(hidden), 0, 1), shared.resets.T)
-    _, (cells, outputs) = jax.lax.scan(read, first_carry, columns)
-    cells = jnp.swapaxes(cells, 0, 1)
-    outputs = jnp.swapaxes(outputs, 0, 1)
+    read = read_tokens(
+      jnp.swapaxes(gates, 0, 1),
+      from_outputs,
+      Carry(cell=start[:, 1], output=start[:, 0]),
+      shared.resets.T,
+    )
+    cells = jnp.swapaxes(read.cell, 0, 1)
+    outputs = jnp.swapaxes(read.output, 0, 1)
 
     vectors = jnp.stack([outputs, cells], axis=2)
     carry = recurrent.last_carry(vectors, state, shared)
@@ -86,3 +103,100 @@ class LSTM(recurrent.Recurrent):
     """Operations of the four gates' matrices, from input and output."""
     del segment_len, mem_len, context_len
     return 2.0 * 8 * config.model_dim**2
+
+
+def _kernel_of(params: shapes.PyTree, source: str) -> jax.Array:
+  """The matrices of all gates side by side: of inputs "i", of outputs "h"."""
+  kernels = [params[f"{source}{gate}"]["kernel"] for gate in _GATES]
+  return jnp.concatenate(kernels, axis=1)
+
+
+@jax.custom_vjp
+def read_tokens(
+  gates: jt.Float[jax.Array, "T B G"],
+  kernel: jt.Float[jax.Array, "D G"],
+  start: Carry,
+  resets: jt.Bool[jax.Array, "T B"],
+) -> Carry:
+  """Reads one token of every lane after the other.
+
+  Args:
+    gates: what inputs and biases add to the gates.
+    kernel: from an output to the gates of the next token.
+    start: what is known before the first token.
+    resets: tokens that know nothing of those before.
+
+  Returns:
+    What is known after each token.
+  """
+
+  def read(
+    carry: Carry, column: tuple[jax.Array, jax.Array]
+  ) -> tuple[Carry, Carry]:
+    own_gates, reset = column
+    carry = _unless(reset, carry)
+    product = carry.output.astype(kernel.dtype) @ kernel
+    carry = _next(own_gates + product, carry.cell)
+    return carry, carry
+
+  _, after = jax.lax.scan(read, start, (gates, resets))
+  return after
+
+
+def _next(gates: jax.Array, cell: jax.Array) -> Carry:
+  """The cell and the output of a token, from its gates and the last cell."""
+  new, forget, candidate, output = jnp.split(gates, 4, axis=-1)
+  kept = nn.sigmoid(forget) * cell
+  cell = kept + nn.sigmoid(new) * jnp.tanh(candidate)
+  return Carry(cell, nn.sigmoid(output) * jnp.tanh(cell))
+
+
+def _unless(resets: jax.Array, carry: Carry) -> Carry:
+  """Zeros where a document starts."""
+  return jax.tree.map(lambda x: jnp.where(resets[..., None], 0, x), carry)
+
+
+# What the backward pass of `read_tokens` needs: arguments and result.
+_Saved = tuple[jax.Array, jax.Array, Carry, jax.Array, Carry]
+
+
+def _forward(
+  gates: jax.Array, kernel: jax.Array, start: Carry, resets: jax.Array
+) -> tuple[Carry, _Saved]:
+  after = read_tokens(gates, kernel, start, resets)
+  return after, (gates, kernel, start, resets, after)
+
+
+def _backward(
+  saved: _Saved, gradients: Carry
+) -> tuple[jax.Array, jax.Array, Carry, None]:
+  """Gradients of the gates, the kernel and the start, by those of `after`."""
+  gates, kernel, start, resets, after = saved
+  before = jax.tree.map(
+    lambda first, rest: jnp.concatenate([first[None], rest[:-1]]), start, after
+  )
+  before = _unless(resets, before)
+  outputs = before.output.astype(kernel.dtype)
+  products, pull_products = jax.vjp(dense.times, outputs, kernel)
+
+  def read_back(
+    carry: Carry, column: tuple[jax.Array, jax.Array, jax.Array, Carry]
+  ) -> tuple[Carry, jax.Array]:
+    """Gradients before a token, by those after it."""
+    own_gates, cell, reset, own = column
+    _, pull = jax.vjp(_next, own_gates, cell)
+    of_gates, of_cell = pull(jax.tree.map(jnp.add, carry, own))
+    of_output = (of_gates @ kernel.T).astype(cell.dtype)
+    return _unless(reset, Carry(of_cell, of_output)), of_gates
+
+  of_start, of_gates = jax.lax.scan(
+    read_back,
+    jax.tree.map(jnp.zeros_like, start),
+    (gates + products, before.cell, resets, gradients),
+    reverse=True,
+  )
+  _, of_kernel = pull_products(of_gates)
+  return of_gates, of_kernel, of_start, None
+
+
+read_tokens.defvjp(_forward, _backward)
