@@ -56,9 +56,7 @@ class LSTM(recurrent.Recurrent):
   ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Reads the segment token by token."""
     config = self.config
-    cell = nn.OptimizedLSTMCell(
-      config.model_dim, dtype=config.dtype, parent=None
-    )
+    cell = nn.OptimizedLSTMCell(config.model_dim, parent=None)
 
     def init_cell(key: jax.Array) -> shapes.PyTree:
       row = jnp.zeros((1, config.model_dim))
