@@ -89,6 +89,7 @@ REFUSED = {
   "help about nothing": "no help about num_layer; did you mean --help=mod",
   "an argument too many": "(get_config() takes 0 positional arguments but 1",
   "an argument too few": "(get_config() missing 1 required positional",
+  "two prompts": "--config.generate.prompt_file are both given; leave one",
   "no such study": "experiments/beyond.py has no study 'shapes'; it has",
 }
 COMMANDS = {
@@ -98,6 +99,10 @@ COMMANDS = {
     *("--config=experiments/missing.py", "--config.seed=1", NEW),
   ],
   "misspelt config file": ["--config=experiments/quikstart.py", NEW],
+  "two prompts": [
+    *("--config=quickstart", NEW, "--mode=generate"),
+    *("--config.generate.prompt=a", "--config.generate.prompt_file=b.txt"),
+  ],
   "misspelt name": ["--config=quikstart", NEW],
   "a name that is like none": ["--config=zzz", NEW],
   "the start of a name": ["--config=enwik8", NEW],

@@ -197,9 +197,25 @@ def test_a_run_that_starts_from_another_takes_its_newest(words, expected):
   config.train.init_from = "fa"
   config.train.init_checkpoint = "2"
   config.train.init_parameters = "ema"
-  config_flag.start_from_another(config, ["main", *words])
+  config_flag.forget_followers(config, ["main", *words])
   found = (config.train.init_checkpoint, config.train.init_parameters)
   assert found == expected
+
+
+@pytest.mark.parametrize(
+  ("words", "expected"),
+  [
+    (["--config.generate.prompt=of the command"], ""),
+    (["--config.generate.prompt_file=other.txt"], "saved.txt"),
+    ([], "saved.txt"),
+  ],
+)
+def test_a_prompt_of_the_command_line_hides_a_saved_file(words, expected):
+  """Another file has replaced the saved one already when this is called."""
+  config = load.default()
+  config.generate.prompt_file = "saved.txt"
+  config_flag.forget_followers(config, ["main", *words])
+  assert config.generate.prompt_file == expected
 
 
 def test_a_follower_goes_on_following_what_is_changed():

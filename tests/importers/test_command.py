@@ -29,7 +29,7 @@ def test_the_commands_import_and_export(tmp_path):
   )
   assert made.returncode == 0, made.stderr
   assert "1,475 parameters: the sum of the tensors" in made.stdout
-  assert f"experiments/saved.py:{workdir}" in made.stdout
+  assert f"saved:{workdir}" in made.stdout
   exported = run(
     *("main", "--mode=export", f"--config=saved:{workdir}"),
     "--target=~/huggingface",

@@ -21,6 +21,11 @@ CONFIG = config_flags.DEFINE_config_file(
   "Name of an experiment, or the path of a file like those in experiments/; "
   "--config.FIELD=VALUE sets a field.",
 )
+# Saved fields that are of another one's value, by this one.
+_FOLLOWERS = {
+  "train.init_from": ("train.init_checkpoint", "train.init_parameters"),
+  "generate.prompt": ("generate.prompt_file",),
+}
 
 
 def parse(argv: list[str], *, default: str | None = None) -> list[str]:
@@ -91,9 +96,19 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
     ) from error
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
+  if {"config.generate.prompt", "config.generate.prompt_file"} <= _given(argv):
+    raise errors.UserError(
+      "--config.generate.prompt and --config.generate.prompt_file are both "
+      "given; leave one of them out."
+    )
   if saved_workdir():
-    start_from_another(CONFIG.value, argv)
+    forget_followers(CONFIG.value, argv)
   return rest
+
+
+def _given(argv: list[str]) -> set[str]:
+  """The names of the flags in a command line."""
+  return {word.partition("=")[0].lstrip("-") for word in argv}
 
 
 def checked() -> schema.ExperimentConfig:
@@ -166,22 +181,23 @@ def _refuse_value(message: str) -> None:
   raise errors.UserError(f"{field} must be {what}: it is {value!r}.") from None
 
 
-def start_from_another(
+def forget_followers(
   config: ml_collections.ConfigDict, argv: list[str]
 ) -> None:
-  """Forgets which checkpoint a saved run started from, if another is named.
+  """Forgets saved fields that belong to one that the command line sets.
 
   `train.init_checkpoint` and `train.init_parameters` are of the saved
-  `train.init_from`. Where the command line names another one, they are the
-  defaults unless it has them, too.
+  `train.init_from`, and a saved `generate.prompt_file` would hide another
+  prompt. They are the defaults unless the command line has them, too.
   """
-  given = {word.partition("=")[0].lstrip("-") for word in argv}
-  if "config.train.init_from" not in given:
-    return
-  for name in ("train.init_checkpoint", "train.init_parameters"):
-    if f"config.{name}" not in given:
-      group, field = name.split(".")
-      config[group][field] = schema.FIELDS[name].default
+  given = _given(argv)
+  for leader, followers in _FOLLOWERS.items():
+    if f"config.{leader}" not in given:
+      continue
+    for name in followers:
+      if f"config.{name}" not in given:
+        group, field = name.split(".")
+        config[group][field] = schema.FIELDS[name].default
 
 
 def _require_configuration(path: str) -> None:

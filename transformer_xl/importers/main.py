@@ -13,6 +13,7 @@ if __name__ == "__main__":  # Before the imports that take long.
   early = signals.end_at_signals()
 
 import os
+import shlex
 
 from absl import flags
 
@@ -80,9 +81,9 @@ def main(argv: list[str]) -> None:
     pre_norm=_PRE_NORM.value,
   )
   print(import_run.render(report))
+  saved = shlex.quote(f"--config=saved:{workdir}")
   print(
-    f"{workdir} is ready: python -m transformer_xl.main --mode=eval "
-    f"--config=experiments/saved.py:{workdir}"
+    f"{workdir} is ready: python -m transformer_xl.main --mode=generate {saved}"
   )
 
 
