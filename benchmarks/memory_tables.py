@@ -32,6 +32,7 @@ from transformer_xl.analysis import recall
 from transformer_xl.analysis import trials
 from transformer_xl.config import load
 from transformer_xl.planning import topology as topology_lib
+from transformer_xl.workdir import metrics_log
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs/memories.md"
@@ -122,13 +123,14 @@ def with_table(page: str, task: str, text: str) -> str:
     UserError: the page has no table there.
   """
   pattern = rf"(?:^\|.*\n)+(?=\n!\[.*\]\(measurements/memories/{task}\.png\))"
-  replaced, count = re.subn(pattern, lambda _: text, page, flags=re.MULTILINE)
-  if count != 1:
+  places = [*re.finditer(pattern, page, re.MULTILINE)]
+  if len(places) != 1:
     raise errors.UserError(
-      f"{PAGE.name} has {count} tables above measurements/memories/{task}.png; "
-      "write one there, of any rows at first."
+      f"{PAGE.name} has {len(places)} tables above measurements/memories/"
+      f"{task}.png; write one there, of any rows at first."
     )
-  return replaced
+  start, end = places[0].span()
+  return page[:start] + text + page[end:]
 
 
 def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
@@ -162,8 +164,9 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
       rows[place] = _of_all_seeds(old, new) if are_new else new
       continue
     place = len(rows)
+    new_row = row_of(new)
     for index, row in enumerate(rows):
-      if _takes_as_long(row_of(row), row_of(new)):
+      if _takes_as_long(row_of(row), new_row):
         place = index + 1
         new |= {name: row[name] for name in TIMES}
     rows.insert(place, new)
@@ -254,11 +257,6 @@ def read(path: pathlib.Path) -> dict[str, Any]:
   return json.loads(path.read_text("utf-8"))
 
 
-def write(path: pathlib.Path, result: dict[str, Any]) -> None:
-  """Writes a file of rows."""
-  path.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
-
-
 def main(argv: Sequence[str]) -> None:
   del argv
   if flags.FLAGS.add:
@@ -267,23 +265,25 @@ def main(argv: Sequence[str]) -> None:
     result = study
     if path.exists():
       result = merged(read(path), study)
-    write(path, result)
+    metrics_log.write_json(str(ROWS), path.name, result)
     picture = draw(result)
     description = {"Description": result["made_by"]}
     picture.savefig(path.with_suffix(".png"), dpi=150, metadata=description)
 
   paths = sorted(ROWS.glob("*.json"))
   chosen = flags.FLAGS.only or [path.stem for path in paths]
+  chip = None
+  if flags.FLAGS.plan:
+    chip = topology_lib.slice_devices(TOPOLOGY)[0]
   for path in paths:
-    if path.stem not in chosen:
+    if path.stem not in chosen or not (flags.FLAGS.time or chip):
       continue
     result = read(path)
     if flags.FLAGS.time:
       time(result, flags.FLAGS.data_dir)
-    if flags.FLAGS.plan:
-      chip = topology_lib.slice_devices(TOPOLOGY)[0]
+    if chip is not None:
       plan(result, chip)
-    write(path, result)
+    metrics_log.write_json(str(ROWS), path.name, result)
 
   page = PAGE.read_text("utf-8")
   for path in paths:

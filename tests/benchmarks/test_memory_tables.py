@@ -25,7 +25,8 @@ def names(result):
 
 
 def without(result, name):
-  """The result without a row, and the study that has this row alone."""
+  """Copies: the result without a row, and the study that has it alone."""
+  result = copy.deepcopy(result)
   rows = [row for row in result["rows"] if row["name"] != name]
   (removed,) = [row for row in result["rows"] if row["name"] == name]
   return result | {"rows": rows}, result | {"rows": [removed]}
@@ -52,7 +53,7 @@ def test_a_page_without_the_table_is_refused():
 
 def test_a_longer_training_has_the_times_of_the_shorter(stored):
   """Its own were measured alone, on another day."""
-  fewer, study = without(copy.deepcopy(stored), LONGER)
+  fewer, study = without(stored, LONGER)
   (row,) = study["rows"]
   row["seconds_per_token"] = dict.fromkeys(row["seconds_per_token"], 1.0)
   row["relative_seconds"] = 1.0
@@ -66,7 +67,7 @@ def test_a_longer_training_has_the_times_of_the_shorter(stored):
 
 
 def test_the_row_of_another_model_keeps_its_times(stored):
-  fewer, study = without(copy.deepcopy(stored), "block_recurrent")
+  fewer, study = without(stored, "block_recurrent")
   study["rows"][0]["relative_seconds"] = 1.25
   result = memory_tables.merged(fewer, study)
   assert names(result) == [*names(fewer), "block_recurrent"]
@@ -77,7 +78,7 @@ def test_the_row_of_another_model_keeps_its_times(stored):
 
 
 def test_a_row_of_the_same_name_is_replaced(stored):
-  _, study = without(copy.deepcopy(stored), LONGER)
+  _, study = without(stored, LONGER)
   study["rows"][0]["nll"] -= 1.0
   result = memory_tables.merged(stored, study)
   assert names(result) == names(stored)

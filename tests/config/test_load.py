@@ -197,7 +197,7 @@ def test_a_run_that_starts_from_another_takes_its_newest(words, expected):
   config.train.init_from = "fa"
   config.train.init_checkpoint = "2"
   config.train.init_parameters = "ema"
-  config_flag.forget_followers(config, ["main", *words])
+  config_flag.forget_dependents(config, ["main", *words])
   found = (config.train.init_checkpoint, config.train.init_parameters)
   assert found == expected
 
@@ -214,7 +214,7 @@ def test_a_prompt_of_the_command_line_hides_a_saved_file(words, expected):
   """Another file has replaced the saved one already when this is called."""
   config = load.default()
   config.generate.prompt_file = "saved.txt"
-  config_flag.forget_followers(config, ["main", *words])
+  config_flag.forget_dependents(config, ["main", *words])
   assert config.generate.prompt_file == expected
 
 

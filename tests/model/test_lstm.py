@@ -53,7 +53,7 @@ def loss_of(read, weights):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_the_gradient_is_that_of_the_steps(dtype):
-  """Of the gates, the kernel and the vectors at the start."""
+  """Gates, kernel and the vectors at the start have the same gradients."""
   gates, kernel, start, resets = arguments()
   weights = arguments()[0][:, :, : 2 * WIDTH].reshape(2, LENGTH, LANES, WIDTH)
 

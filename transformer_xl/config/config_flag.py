@@ -22,7 +22,7 @@ CONFIG = config_flags.DEFINE_config_file(
   "--config.FIELD=VALUE sets a field.",
 )
 # Saved fields that are of another one's value, by this one.
-_FOLLOWERS = {
+_DEPENDENTS = {
   "train.init_from": ("train.init_checkpoint", "train.init_parameters"),
   "generate.prompt": ("generate.prompt_file",),
 }
@@ -102,7 +102,7 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
       "given; leave one of them out."
     )
   if saved_workdir():
-    forget_followers(CONFIG.value, argv)
+    forget_dependents(CONFIG.value, argv)
   return rest
 
 
@@ -181,7 +181,7 @@ def _refuse_value(message: str) -> None:
   raise errors.UserError(f"{field} must be {what}: it is {value!r}.") from None
 
 
-def forget_followers(
+def forget_dependents(
   config: ml_collections.ConfigDict, argv: list[str]
 ) -> None:
   """Forgets saved fields that belong to one that the command line sets.
@@ -191,10 +191,10 @@ def forget_followers(
   prompt. They are the defaults unless the command line has them, too.
   """
   given = _given(argv)
-  for leader, followers in _FOLLOWERS.items():
+  for leader, dependents in _DEPENDENTS.items():
     if f"config.{leader}" not in given:
       continue
-    for name in followers:
+    for name in dependents:
       if f"config.{name}" not in given:
         group, field = name.split(".")
         config[group][field] = schema.FIELDS[name].default
