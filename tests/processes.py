@@ -1,8 +1,9 @@
 """What test_processes.py judges: runs by one, two and four processes.
 
 python -m tests.processes FOLDER GROUP leaves workdirs, and a log of each
-process, in FOLDER. GROUP "runs" has runs of one, two and four processes, and in
-"modes" one process and two run each mode on a finished run.
+process, in FOLDER. GROUP "runs" has runs of one, two and four processes. In the
+others, "data" and "tensor", one process and two run each mode on a finished
+run; the two split that axis of the mesh.
 Processes are forks of one that has imported everything, since imports take
 longest; nothing has started JAX before.
 """
@@ -114,10 +115,12 @@ def write_runs(folder):
   (folder / "texts").write_text("abc\nde fgh\nabcdefgh\n")
 
 
-def in_mode(folder, mode):
+def in_mode(folder, mode, axis):
   """Runs it on a run of its own; two processes share one."""
-  workdir = str(folder / str(jax.process_count()) / "run")
+  count = jax.process_count()
+  workdir = str(folder / str(count) / "run")
   updates = RUN | {"score.file": str(folder / "texts")}
+  updates |= {"mesh.data": 1, f"mesh.{axis}": count}
   if mode == "eval":
     updates |= ADAPTS
   MODES[mode](corpus.config(str(folder / "data"), **updates), workdir)
@@ -250,10 +253,10 @@ def main(folder, group):
   logging.set_verbosity(logging.INFO)
   programs.update = compiled_by_all
   corpus.write(folder / "data")
-  if group == "modes":
+  if group != "runs":
     together(write_runs, folder, 1)
     for mode, number in itertools.product(MODES, (1, 2)):
-      together(in_mode, folder, number, mode)
+      together(in_mode, folder, number, mode, group)
     return
   together(by_one, folder, 1)
   together(tuned_by_one, folder, 1)

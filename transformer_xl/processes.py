@@ -1,6 +1,10 @@
-"""Joining the other processes of a run, before JAX uses its devices."""
+"""Joining the other processes of a run, and results that all of them need.
+
+JAX is imported where it is used: it must not start before processes join.
+"""
 
 import os
+from typing import Any
 
 from transformer_xl import errors
 
@@ -61,6 +65,23 @@ def join(
     raise errors.UserError(
       f"this host is one of {jax.process_count()} of a slice: {_HOW}"
     )
+
+
+def fetch(results: Any) -> Any:
+  """Copies a tree of results to the host, as whole arrays of NumPy.
+
+  The compiler may shard results over the devices of several processes, each of
+  which can read those of its own only; so all of them must call this.
+  """
+  import jax
+  from jax.experimental import multihost_utils
+
+  def whole(leaf: jax.Array) -> Any:
+    if leaf.is_fully_addressable:
+      return leaf
+    return multihost_utils.process_allgather(leaf, tiled=True)
+
+  return jax.device_get(jax.tree.map(whole, results))
 
 
 def _require_platforms() -> None:

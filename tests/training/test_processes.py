@@ -99,7 +99,10 @@ def folder(tmp_path_factory):
 
 
 # What depends on the machine, the folder or the number of devices.
-ELSEWHERE = {"seconds", "made_by", "workdir", "planned_bytes", "num_bytes"}
+ELSEWHERE = {
+  *("seconds", "made_by", "workdir", "planned_bytes", "num_bytes"),
+  "mesh",
+}
 
 
 def numbers(value, path=""):
@@ -116,8 +119,9 @@ def numbers(value, path=""):
     yield path, value
 
 
-def test_every_mode_gives_two_processes_the_results_of_one(tmp_path):
-  own_process.finish("processes", tmp_path, "modes")
+@pytest.mark.parametrize("axis", ["data", "tensor"])
+def test_every_mode_gives_two_processes_the_results_of_one(tmp_path, axis):
+  own_process.finish("processes", tmp_path, axis)
   one, two = (tmp_path / "1", tmp_path / "2")
   files = [
     {path.relative_to(run) for path in run.rglob("results/*")}

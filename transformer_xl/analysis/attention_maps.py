@@ -27,6 +27,7 @@ import numpy as np
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.analysis import attention_plots
 from transformer_xl.analysis import plotting
@@ -184,17 +185,19 @@ def _measure(
       )
       profile = by_distance(of_tokens(found.weights))
       mass = attention_use.memory_mass(found.weights)
-      measured.append((profile, mass, found.nll, without))
+      results = (profile, mass, found.nll, without)
+      measured.append(processes.fetch(results))
       last = start
   profiles, masses, nll, nll_without_memory = zip(*measured, strict=True)
+  terms = [of_tokens(term) for term in found.terms]
   return Maps(
     by_distance=np.mean(profiles, axis=0),
     memory_mass=np.mean(masses, axis=0),
     nll=float(np.mean(nll)),
     nll_without_memory=float(np.mean(nll_without_memory)),
     num_tokens=len(measured) * segment_len,
-    weights=np.asarray(of_tokens(found.weights)),
-    terms=np.stack([np.asarray(of_tokens(term)) for term in found.terms]),
+    weights=processes.fetch(of_tokens(found.weights)),
+    terms=np.stack(processes.fetch(terms)),
     context=np.asarray(file.tokens[last - mem_len : last + segment_len]),
   )
 

@@ -13,6 +13,7 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
@@ -94,7 +95,8 @@ def read(
     end = found.shape[-1] - (start + segment_len - stop)
     # No layer may reach as far back as the memory.
     num_keys = min(stop - first, end)
-    weights[:, :, start:stop, stop - num_keys : stop] = np.asarray(found)[
+    found = processes.fetch(found)
+    weights[:, :, start:stop, stop - num_keys : stop] = found[
       :, :, : stop - start, end - num_keys : end
     ]
   tokens = [model.vocabulary.symbol(token) for token in ids]

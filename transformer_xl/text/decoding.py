@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import numpy as np
 
+from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
@@ -149,7 +150,7 @@ def likeliest(
   """The k likeliest tokens after a prompt [P], P > 0; the likeliest first."""
   *_, hidden = read_prompt(model, empty_state(model).extended(prompt))
   best = _top_k(model.frozen, hidden, reader=model.reader, k=k)
-  log_probs, ids = jax.device_get(best)
+  log_probs, ids = processes.fetch(best)
   return model.candidates(ids[0, 0], log_probs[0, 0])
 
 
@@ -212,9 +213,10 @@ def stream(
     missing = config.num_tokens - drawn.shape[1]
     limit = np.int32(min(config.tokens_per_call, missing))
     drawing, tokens = draw(drawing, limit)
-    new = np.asarray(tokens)[:, :limit].astype(drawn.dtype)
+    found = (tokens, drawing.length, drawing.done)
+    new, lengths, done = processes.fetch(found)
+    new = new[:, :limit].astype(drawn.dtype)
     drawn = np.concatenate([drawn, new], axis=1)
-    lengths, done = jax.device_get((drawing.length, drawing.done))
     rows = [row[:n] for row, n in zip(drawn, lengths, strict=True)]
     seconds = time.perf_counter() - start
     samples = Samples(rows, done.tolist(), seconds, text)

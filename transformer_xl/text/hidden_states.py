@@ -13,6 +13,7 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import inputs
@@ -57,7 +58,7 @@ def read(
     found, state = _read_segment(
       model.frozen, state, segment, reader=model.reader, layers=chosen
     )
-    parts.append(np.asarray(found))
+    parts.append(processes.fetch(found))
   empty = np.zeros((len(chosen), 0, model.reader.config.model_dim), np.float32)
   states = np.concatenate([empty, *parts], axis=1)[:, :length]
   tokens = [model.vocabulary.symbol(token) for token in ids]
@@ -106,7 +107,7 @@ def means(
         reader=model.reader,
         layer=chosen,
       )
-      total += np.asarray(part)
+      total += processes.fetch(part)
     for lane, index in enumerate(indices):
       result[index] = total[lane] / lengths[lane]
   return result

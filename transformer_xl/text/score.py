@@ -17,6 +17,7 @@ import numpy as np
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
@@ -113,7 +114,7 @@ def score_batches(
         top_k=top_k,
       )
       found.append(scores)
-    found = jax.device_get(found)
+    found = processes.fetch(found)
     whole = [np.concatenate(part, axis=1) for part in zip(*found, strict=True)]
     scored = {}
     for lane, index in enumerate(chosen):
