@@ -34,7 +34,7 @@ CASES = [
     POSITIONS | {"generate.prompt": "abc"},
     "cannot read a segment of 128",
   ),
-  ("generate", {"generate.prompt": ""}, "the prompt is empty"),
+  ("generate", {"generate.prompt": ""}, "generate.prompt is empty"),
   ("score", {"score.file": "texts"} | POSITIONS, "a segment of 128"),
   ("score", {}, "name the texts to score"),
   ("recl", {"analysis.contexts": (2, 3, 3)}, "no context to compare with 2"),

@@ -373,6 +373,13 @@ MISTAKES = [
     "^mem_len must be 0 or more: it is -1.$",
   ),
   (lambda m: m.score(["ab", "aZ"]), "text 2: the byte 0x5a at position 1"),
+  (
+    lambda m: m.score(["ab"], prefix="Z"),
+    r"^prefix: the byte 0x5a.*each text: set prefix to other text",
+  ),
+  (lambda m: m.generate("aZ"), "^prompt: the byte 0x5a at position 1"),
+  (lambda m: m.generate("a", stop="Z"), "^stop: the byte 0x5a at position 0"),
+  (lambda m: m.next_tokens("aZ"), "^text: the byte 0x5a at position 1"),
   (lambda m: m.generate("a", mem_len=3), "'mem_len'.*it has prompt, state"),
   (lambda m: m.generate("a", temperature=-1), "must be 0 or more: it is -1"),
   (
@@ -444,6 +451,7 @@ def test_a_mistake_is_one_line(model, use, says):
   with pytest.raises(transformer_xl.UserError, match=says) as caught:
     use(model)
   assert "\n" not in str(caught.value)
+  assert "config." not in str(caught.value)
 
 
 def test_results_are_printed_without_what_the_model_remembers(model):

@@ -110,7 +110,8 @@ class PretrainedModel:
     model = self.trained
     if chosen.score.mem_len != model.reader.mem_len:
       model = self._prepared(chosen.score.mem_len)
-    return score_lib.score(model, entries, chosen.score)
+    with arguments.in_words_of_python(["score.prefix"]):
+      return score_lib.score(model, entries, chosen.score)
 
   @arguments.checked
   def generate(
@@ -217,9 +218,10 @@ class PretrainedModel:
     if seed is not None:
       with arguments.in_words_of_python(["seed"]):
         chosen = load_lib.changed(chosen, {"seed": _of_python(seed)})
-    progress = generate_lib.generate(
-      self.trained, text, chosen.generate, seed=chosen.seed, state=state
-    )
+    with arguments.in_words_of_python(["generate.prompt", "generate.stop"]):
+      progress = generate_lib.generate(
+        self.trained, text, chosen.generate, seed=chosen.seed, state=state
+      )
     return generate_lib.TextStream(progress)
 
   @arguments.checked

@@ -167,6 +167,22 @@ def test_a_foreign_folder_sets_no_other_fields(tmp_path, entry):
     transformer_xl.load(folder)
 
 
+@pytest.mark.parametrize("name", ["segment_len", "mem_len"])
+def test_a_length_that_was_edited_once_of_twice_is_refused(tmp_path, name):
+  _, folder = exported(tmp_path)
+  path = folder / "config.json"
+  fields = json.loads(path.read_text())
+  fields[name] += 1
+  path.write_text(json.dumps(fields))
+  with pytest.raises(errors.UserError, match=f"has {name}=") as caught:
+    transformer_xl.load(folder)
+  assert f"transformer_xl.score.{name}={fields[name] - 1}" in str(caught.value)
+  fields["transformer_xl"]["score"][name] += 1
+  path.write_text(json.dumps(fields))
+  model = transformer_xl.load(folder)
+  assert getattr(model.trained.reader, name) == fields[name]
+
+
 @pytest.mark.rest
 def test_the_rules_of_huggingface_would_score_otherwise(tmp_path):
   """Without our entry, memory starts from zeros and the window is shorter."""

@@ -351,7 +351,7 @@ def test_a_prompt_comes_from_a_file(workdir, tmp_path):
   ("updates", "says"),
   [
     ({"prompt": "abZ"}, "0x5a at position 2 of the text"),
-    ({"prompt": ""}, "the prompt is empty"),
+    ({"prompt": ""}, "generate.prompt is empty"),
     ({"prompt_file": "/nowhere"}, "cannot read /nowhere: No such file"),
     ({"stop": "Z"}, "generate.stop: the byte 0x5a at position 0"),
     ({"top_p": 0.0}, r"top_p must be in \(0, 1\]: it is 0.0"),

@@ -134,12 +134,12 @@ def _describe(
 ) -> list[str]:
   """A field with its value, and below it what it means."""
   value = operator.attrgetter(declared.name)(config)
-  line = f"config.{declared.name} = {value!r}"
+  line = f"config.{declared.name} = {_shown(value)}"
   default = declared.default
   if isinstance(default, fields.SameAs):
     line += f"  (default: that of {default.leader})"
   elif value != default:
-    line += f"  (default: {default!r})"
+    line += f"  (default: {_shown(default)})"
   remark = declared.remark
   rule = declared.rule
   if rule is not None and rule.choices:
@@ -147,6 +147,12 @@ def _describe(
   elif rule is not None:
     remark += f" Must be {rule.text}."
   return [*_wrap(line, indent=2), *_wrap(remark, indent=6)]
+
+
+def _shown(value: object) -> str:
+  """A value as a shell takes it: bash reads escapes in $'' only."""
+  is_escaped = isinstance(value, str) and not value.isprintable()
+  return f"${value!r}" if is_escaped else repr(value)
 
 
 def _entry(name: str, text: str) -> list[str]:

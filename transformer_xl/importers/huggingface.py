@@ -112,6 +112,8 @@ def read(path: str) -> mapping.Source:
     tensors = torch_file.read(file).tensors()
   else:
     tensors = read_safetensors(file)
+  config_path = os.path.join(path, "config.json")
+  _check_lengths(fields, config_path)
   lengths = mapping.Lengths(
     segment_len=fields[_SEGMENT_LEN] or 128,
     mem_len=fields["mem_len"],
@@ -124,7 +126,7 @@ def read(path: str) -> mapping.Source:
   return mapping.Source(
     tensors,
     (file,),
-    _model(fields, os.path.join(path, "config.json")),
+    _model(fields, config_path),
     lengths,
     mapping.find(path, vocabularies),
     fields.get(OWN, {}),
@@ -234,6 +236,23 @@ def read_config(folder: str) -> mapping.Fields:
         "the file that save_pretrained wrote."
       )
   return fields
+
+
+def _check_lengths(fields: mapping.Fields, path: str) -> None:
+  """Raises a UserError if one of two equal lengths of an export was edited."""
+  own = fields.get(OWN)
+  score = own.get("score") if isinstance(own, dict) else None
+  if not isinstance(score, dict):
+    return
+  for name in ("segment_len", "mem_len"):
+    outer = fields.get(name)
+    inner = score.get(name)
+    if outer != inner:
+      raise errors.UserError(
+        f"{path} has {name}={outer} for transformers and {OWN}.score.{name}="
+        f"{inner} for this program; make them equal, or restore the file and "
+        f"give --config.score.{name}."
+      )
 
 
 def _model(fields: mapping.Fields, path: str) -> mapping.Fields:

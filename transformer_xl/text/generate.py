@@ -123,7 +123,7 @@ def next_tokens(
   Raises:
     UserError: the text is empty or not in the vocabulary.
   """
-  prompt = _encode_prompt(model.vocabulary, text)
+  prompt = _encode_prompt(model.vocabulary, text, "text")
   return decoding.likeliest(model, prompt, min(k, model.vocabulary.size))
 
 
@@ -257,15 +257,15 @@ def _with_new_text(
 
 
 def _encode_prompt(
-  vocabulary: vocabulary_lib.Vocabulary, text: str
+  vocabulary: vocabulary_lib.Vocabulary,
+  text: str,
+  name: str = "generate.prompt",
 ) -> np.ndarray:
   """The ids [P] of a prompt, of which there is at least one."""
-  prompt = inputs.encode(vocabulary, text, "generate.prompt")
+  prompt = inputs.encode(vocabulary, text, name)
   if len(prompt) == 0:
     raise errors.UserError(
-      "the prompt is empty, or has no token of the vocabulary; set "
-      "--config.generate.prompt='...', or name a file with text: "
-      "--config.generate.prompt_file."
+      f"{name} is empty, or has no token of the vocabulary; give another text."
     )
   return prompt
 
@@ -294,8 +294,10 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """
   del workdir
   vocabulary = vocabulary_lib.load(config.data.dataset_dir)
-  if config.generate.prompt_file != "-":  # Standard input is read only once.
-    _encode_prompt(vocabulary, _read_prompt(config.generate))
+  file = config.generate.prompt_file
+  if file != "-":  # Standard input is read only once.
+    name = "generate.prompt_file" if file else "generate.prompt"
+    _encode_prompt(vocabulary, _read_prompt(config.generate), name)
   stop_tokens(vocabulary, config.generate.stop)
   encoding = encodings.of(config.model)
   encoding.check_segment_len(config.model, config.generate.segment_len)
