@@ -5,10 +5,12 @@ import json
 import subprocess
 import sys
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from tests import corpus
 from tests import saved_runs
@@ -236,6 +238,48 @@ def test_invalid_bytes_are_shown_at_the_end():
   invalid = np.array([98, 0xE2, 0x82])
   text = generate.continuation(BYTES, BYTES.encode("a"), invalid)
   assert text == "b\ufffd"
+
+
+class Pieces:
+  """Subwords of bytes, which need not be whole characters."""
+
+  symbols = tuple(bytes([byte]) for byte in b"ab\xff") + (
+    # Parts of characters of two, three and four bytes, and over two of them.
+    *(b"\xc3", b"\xa9", b"\xe2", b"\x82", b"\xac", b"\xe2\x82", b"\x82\xac"),
+    *(b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xf0\x9f", b"\x98\x80\xe2"),
+    *(b"a\xe2", b"\x82a", b"\xc3\xa9", b"\xef\xbf\xbd", b"\xed", b"\xf4"),
+  )
+
+  def decode(self, ids):
+    joined = b"".join(self.symbols[index] for index in ids)
+    return joined.decode("utf-8", "replace")
+
+
+SYMBOLS = st.lists(
+  st.integers(0, len(Pieces.symbols) - 1), min_size=1, max_size=12
+)
+
+
+@hypothesis.settings(max_examples=500)
+@hypothesis.given(SYMBOLS, SYMBOLS, st.integers(1, 5))
+def test_pieces_join_to_the_text_however_characters_are_split(
+  before, drawn, count
+):
+  vocabulary = Pieces()
+  before, drawn = np.array(before), np.array(drawn)
+  state = decoding.TextState(None, None, np.zeros(0, int), before, 0)
+  cuts = range(0, len(drawn) + count, count)
+  parts = [decoding.Samples([drawn[:end]], [False], 1.0, state) for end in cuts]
+  shown = ""
+  progress = generate._progress("", iter(parts), "", vocabulary)
+  for end in cuts:
+    shown += next(progress).piece
+    whole = generate.continuation(vocabulary, before, drawn[:end])
+    assert whole.startswith(shown)
+    if not whole.endswith("\ufffd"):
+      assert shown == whole  # Nothing waits that is complete.
+  (last,) = progress
+  assert shown + last.piece == last.result.text == whole
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,13 @@ def test_an_ngram_is_not_repeated(ngram, banned):
   assert np.flatnonzero(np.asarray(lower) > 1e6).tolist() == banned
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1e9, 1e20])
+def test_no_temperature_brings_an_ngram_back(temperature):
+  log_probs = -penalties([9, 1, 2, 3, 2, 1, 1, 2], ngram=2)
+  found = frequencies(log_probs, temperature=temperature)
+  assert np.flatnonzero(found == 0).tolist() == [1, 3]
+
+
 OPTIONS = [
   {"temperature": 1.0, "top_k": 0, "top_p": 1.0},
   {"temperature": 0.5, "top_k": 9, "top_p": 1.0},
@@ -197,5 +204,5 @@ def test_penalties_equal_a_search_through_the_list(rule, tokens):
   for start in range(len(tokens) - ngram + 1 if ngram else 0):
     *run, end = tokens[start : start + ngram]
     if run == tokens[len(tokens) - ngram + 1 :]:
-      expected[end] = 1e9
+      expected[end] = 1e30
   np.testing.assert_allclose(lower, expected, rtol=1e-6)

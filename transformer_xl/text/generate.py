@@ -245,15 +245,27 @@ def _with_new_text(
       end = next(end for end in ends if stop in before + new_text(end))
       length = start + found + len(stop)
       return text._replace(text=(text.text + piece)[:length], end=end)
-  # The last character may lack bytes, which come with at most three more
-  # tokens. What is no character by then stays as it is.
+  # The last character may lack bytes, which come with later tokens. It is none
+  # once another character follows.
+  whole = piece
   end = len(ids)
-  while piece.endswith("\ufffd") and end > max(text.read, len(ids) - 3):
+  while not _is_settled(piece, whole):
     end -= 1
     piece = new_text(end)
   if not piece:
     return text
   return _Text(text.read, end, text.text + piece, None)
+
+
+def _is_settled(text: str, whole: str) -> bool:
+  """Whether the first tokens of a text have the first part of what it will be.
+
+  Args:
+    text: the text of the first tokens alone.
+    whole: the text of all tokens.
+  """
+  may_change = text.endswith("\ufffd") and len(text) == len(whole)
+  return whole.startswith(text) and not may_change
 
 
 def _encode_prompt(

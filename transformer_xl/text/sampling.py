@@ -22,7 +22,9 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import reader as reader_lib
 
 REPETITION_WINDOW = 256  # Tokens, those of the prompt included.
-_NEVER = 1e9  # Finite, so that a token is drawn even if all are excluded.
+# Finite, so that a token is drawn even if all are excluded; and so large that
+# no temperature brings it back.
+_NEVER = 1e30
 # Below it, divided log-probabilities would overflow: take the likeliest.
 _MIN_TEMPERATURE = 1e-30
 
