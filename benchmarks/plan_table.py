@@ -3,12 +3,13 @@
     python -m benchmarks.plan_table [--minutes=60] [--only=wt103_large]
 
 Needs no TPU, only the `tpu` extra. Each plan is a line of
-docs/measurements/plans.jsonl, with the versions of jax and libtpu and a hash of
-the code that was planned. Compiled are only plans that are missing there or
-were made by other code or versions, the most important first, so the command
-can be stopped at any time. The tables are in docs/measurements/tpu.md, and a
-summary is in docs/tpu.md. Their last column has the date of a plan, and "older
-code" where the code has changed since. After a change of the code,
+docs/measurements/plans.jsonl, with the versions of jax and libtpu, and hashes
+of the code and the program that were planned. Compiled are only programs that
+are missing there or have changed since, the most important first, so the
+command can be stopped at any time. The tables are in
+docs/measurements/tpu.md, and a summary is in docs/tpu.md. Their last column has
+the date of a plan, and "older code" where the code has changed since. After a
+change of the code,
 
     python -m benchmarks.plan_table --only_mark
 
@@ -30,16 +31,19 @@ import tokenize
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import jax
 from absl import app
 from absl import flags
 from absl import logging
 
 from benchmarks import plan_markdown
 from transformer_xl.config import load
+from transformer_xl.config import schema
 from transformer_xl.model import network
 from transformer_xl.model.mixers import table
 from transformer_xl.planning import plan
 from transformer_xl.planning import topology as topology_lib
+from transformer_xl.workdir import trained_model
 
 _MINUTES = flags.DEFINE_float(
   "minutes", math.inf, "Start no plan after this time."
@@ -66,6 +70,12 @@ PLANNED_CODE = (
   "transformer_xl/planning/hlo_cost.py",
   "transformer_xl/hardware.py",
   "transformer_xl/mesh*.py",
+)
+# Of these, what counts the cost of a compiled program.
+COUNTING_CODE = (
+  "transformer_xl/planning/plan.py",
+  "transformer_xl/planning/hlo_cost.py",
+  "transformer_xl/hardware.py",
 )
 # Lanes per chip on every slice, chosen so that 8, 16, 32 or 64 chips have the
 # published batch. The 60 lanes of wt103_base do not divide evenly; 64 do.
@@ -160,13 +170,35 @@ def code_hash(experiment: str) -> str:
   digest = hashlib.sha256()
   for pattern in PLANNED_CODE:
     for path in sorted(ROOT.glob(pattern)):
-      if path.parent.name == "mixers" and path.stem in unused:
-        continue
-      digest.update(str(path.relative_to(ROOT)).encode())
-      digest.update(_without_prose(path.read_text("utf-8")).encode())
+      if path.parent.name != "mixers" or path.stem not in unused:
+        digest.update(_code(path))
   for group in ("model", "train", "eval", "mesh"):
     digest.update(config[group].to_json(sort_keys=True).encode())
   return digest.hexdigest()[:16]
+
+
+def program_hash(row: Row) -> str:
+  """Hash of a row's program, before it is compiled, and of what counts it.
+
+  Code can change and leave the program as it was, and so the plan.
+  """
+  config, devices = subject(row)
+  if row.program == "train":
+    count = config.updates_per_call
+    lowered = plan.lower_updates(config, count=count, devices=devices)
+  else:
+    mesh = trained_model.make_mesh(config, devices=devices)
+    lowered = plan.lower_evaluation(config, mesh)
+  digest = hashlib.sha256(lowered.as_text().encode())
+  for name in COUNTING_CODE:
+    digest.update(_code(ROOT / name))
+  return digest.hexdigest()[:16]
+
+
+def _code(path: pathlib.Path) -> bytes:
+  """A file's name and its code, as hashes read them."""
+  name = str(path.relative_to(ROOT))
+  return (name + _without_prose(path.read_text("utf-8"))).encode()
 
 
 def _without_prose(source: str) -> str:
@@ -230,26 +262,42 @@ def row_of(line: dict[str, Any]) -> Row:
   return Row(**{name: line[name] for name in Row._fields if name in line})
 
 
-def planned(row: Row) -> dict[str, Any]:
-  """Compiles one program; returns a line of the file."""
+def subject(row: Row) -> tuple[schema.ExperimentConfig, list[jax.Device]]:
+  """What a row plans: a configuration, for these devices."""
   devices = topology_lib.slice_devices(row.topology)
-  changed = changes(row, len(devices))
   values = _config_dict(row.experiment)
-  published = values.train.num_steps * values.train.batch_size
-  values.update_from_flattened_dict(changed)
-  config = load.from_config_dict(values)
+  values.update_from_flattened_dict(changes(row, len(devices)))
+  return load.from_config_dict(values), devices
+
+
+def line_for(row: Row) -> dict[str, Any]:
+  """The stored line if its program has not changed, or else a new plan."""
+  program = program_hash(row)
+  today = {"code": code_hash(row.experiment), "program_hash": program}
+  for line in stored():
+    is_same = row_of(line) == row and line.get("program_hash") == program
+    if is_same and line.items() >= versions().items():
+      del line["is_current"]
+      return line | today
+  return planned(row) | today
+
+
+def planned(row: Row) -> dict[str, Any]:
+  """Compiles one program; returns a line of the file without its hashes."""
+  config, devices = subject(row)
+  published = _config_dict(row.experiment).train
+  num_tokens = published.num_steps * published.batch_size
   params = network.abstract_params(config.model)
   make = plan.train_plan if row.program == "train" else plan.eval_plan
   return {
     **row._asdict(),
     **versions(),
-    "code": code_hash(row.experiment),
-    "changes": changed,
+    "changes": changes(row, len(devices)),
     "date": time.strftime("%Y-%m-%d"),
     "num_parameters": network.num_parameters(params),
     "num_chips": len(devices),
     "capacity": list(config.model.cluster_capacities),
-    "published_tokens": published * config.train.segment_len,
+    "published_tokens": num_tokens * config.train.segment_len,
     "plan": make(config, devices),
   }
 
@@ -264,13 +312,15 @@ def main(argv: list[str]) -> None:
   del argv
   if not _ONLY_MARK.value:
     topology_lib.compile_only()
+    # Programs do not say which lines of the code they come from.
+    jax.config.update("jax_traceback_in_locations_limit", 0)
     start = time.monotonic()
     for row in missing(_ONLY.value):
       if time.monotonic() - start > 60 * _MINUTES.value:
         logging.info("Time is up; run the same command to continue.")
         break
       logging.info("Planning %s.", " ".join(row))
-      store(planned(row))
+      store(line_for(row))
   for page, text in pages().items():
     plan_markdown.write(page, text)
 

@@ -21,6 +21,8 @@ from transformer_xl import shapes
 
 AXES = mesh_axes.Axes._fields
 LANES = ("data", "fsdp")
+# The compiler shards what no rule names.
+AXIS_TYPES = (jax.sharding.AxisType.Auto,) * len(AXES)
 
 # Tables are sharded by words, or by width where the devices do not divide the
 # words. They are never padded, so that parameter counts are the published ones.
@@ -84,8 +86,7 @@ def make_mesh(
     grid = mesh_utils.create_device_mesh(
       axes, devices=devices, allow_split_physical_axes=True
     )
-  types = (jax.sharding.AxisType.Auto,) * len(AXES)
-  return jax.sharding.Mesh(grid, AXES, axis_types=types)
+  return jax.sharding.Mesh(grid, AXES, axis_types=AXIS_TYPES)
 
 
 def num_slices(devices: Sequence[jax.Device]) -> int:
@@ -200,10 +201,18 @@ def dividing_axes(
   return names or None
 
 
+def lane_axes(lanes: int) -> tuple[str, ...] | None:
+  """The axes of the current mesh that shard a batch of lanes; None for none."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.manual_axes:  # Inside `shard_map`, a device sees its own lanes only.
+    return None
+  return dividing_axes(lanes, LANES, mesh.shape)
+
+
 def lane_groups(lanes: int) -> int:
   """Number of shards of a batch of lanes on the current mesh."""
   mesh = jax.sharding.get_abstract_mesh()
-  return math.prod(mesh.shape[name] for name in _lane_axes(lanes))
+  return math.prod(mesh.shape[name] for name in lane_axes(lanes) or ())
 
 
 def shard_lanes(hidden: shapes.Hidden) -> shapes.Hidden:
@@ -214,7 +223,7 @@ def shard_lanes(hidden: shapes.Hidden) -> shapes.Hidden:
   """
   if lane_groups(hidden.shape[0]) == 1:
     return hidden
-  axes = _lane_axes(hidden.shape[0])
+  axes = lane_axes(hidden.shape[0])
   spec = P(axes, P.UNCONSTRAINED, P.UNCONSTRAINED)
   return jax.lax.with_sharding_constraint(hidden, spec)
 
@@ -241,14 +250,6 @@ def _dividing(
     for size, axes in zip(array.shape, padded, strict=True)
   )
   return NamedSharding(mesh, P(*found))
-
-
-def _lane_axes(lanes: int) -> tuple[str, ...]:
-  """The axes of the current mesh that split a batch of lanes."""
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.manual_axes:  # Inside `shard_map`, a device sees its own lanes only.
-    return ()
-  return dividing_axes(lanes, LANES, mesh.shape) or ()
 
 
 def _names(axes: str | tuple[str, ...] | None) -> list[str]:

@@ -110,6 +110,30 @@ def test_a_new_plan_replaces_the_older_one_of_its_row(plans):
   ]
 
 
+def test_a_program_that_has_not_changed_keeps_its_plan(plans, monkeypatch):
+  lines = [json.loads(each) for each in plans.read_text().splitlines()]
+  for each in lines:
+    each["program_hash"] = "5678"
+  plans.write_text("".join(json.dumps(each) + "\n" for each in lines))
+  new = {"plan": "new"}
+  monkeypatch.setattr(plan_table, "planned", lambda row: new)
+  for index, (program, expected) in enumerate(
+    [
+      ("5678", lines[0]),
+      ("5678", lines[1]),
+      ("5678", new),  # Planned with another version of jax.
+      ("5678", lines[3]),  # Planned by older code.
+      ("9", new),
+    ]
+  ):
+    monkeypatch.setattr(plan_table, "program_hash", lambda _, p=program: p)
+    row = plan_table.row_of(lines[index % len(lines)])
+    assert plan_table.line_for(row) == expected | {
+      "code": plan_table.code_hash(BEST),
+      "program_hash": program,
+    }
+
+
 def test_code_is_that_of_the_model_and_of_the_experiment(tmp_path, monkeypatch):
   monkeypatch.setattr(plan_table, "ROOT", tmp_path)
   source = tmp_path / "transformer_xl" / "model" / "kernels" / "attention.py"

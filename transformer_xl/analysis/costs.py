@@ -78,7 +78,7 @@ def state_bytes(config: schema.ExperimentConfig, mem_len: int) -> int:
       config.model,
       batch_size=1,
       mem_len=mem_len,
-      step_len=config.eval.context_len + config.eval.segment_len,
+      step_len=config.eval.read_len,
     )
   )
   return sum(

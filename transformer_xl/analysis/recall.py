@@ -241,7 +241,7 @@ def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
   """
   model = config.model
   # The tokens that are read at once; without memory, the context is.
-  segment_len = config.eval.context_len + config.eval.segment_len
+  segment_len = config.eval.read_len
   lengths = []
   windows = []
   for layer in mixers.all_layers(model):

@@ -132,8 +132,9 @@ def _lengths_on_one_text(
 
 def memory_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:
   """Lengths of memory in tokens; a UserError if the model cannot be read."""
-  segment_len = config.eval.context_len + config.eval.segment_len
-  encodings.of(config.model).check_segment_len(config.model, segment_len)
+  encodings.of(config.model).check_segment_len(
+    config.model, config.eval.read_len
+  )
   return config.eval.mem_len
 
 

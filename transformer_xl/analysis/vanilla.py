@@ -60,7 +60,7 @@ def _num_parameters(model: schema.ModelConfig) -> int:
   mesh = jax.sharding.AbstractMesh(
     (1,) * len(mesh_lib.AXES),
     mesh_lib.AXES,
-    axis_types=(jax.sharding.AxisType.Auto,) * len(mesh_lib.AXES),
+    axis_types=mesh_lib.AXIS_TYPES,
     abstract_device=device,
   )
   with jax.sharding.use_abstract_mesh(mesh):

@@ -157,5 +157,4 @@ def check(config: schema.ExperimentConfig, *, mode: str) -> None:
   trained_len = segment_lengths.longest_read(config)
   encoding.check_segment_len(config.model, trained_len)
   if config.train.eval_every_steps:
-    read_len = config.eval.context_len + config.eval.segment_len
-    encoding.check_segment_len(config.model, read_len)
+    encoding.check_segment_len(config.model, config.eval.read_len)

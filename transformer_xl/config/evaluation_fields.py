@@ -69,6 +69,11 @@ class EvalConfig:
   cache: CacheConfig
 
   @property
+  def read_len(self) -> int:
+    """Number of tokens that are read at once: a segment and its context."""
+    return self.context_len + self.segment_len
+
+  @property
   def num_settings(self) -> int:
     """Number of temperatures and settings of adaptation to compare."""
     dynamic = self.dynamic

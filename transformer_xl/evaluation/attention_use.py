@@ -207,7 +207,7 @@ class Report:
       config.model,
       batch_size=mesh_lib.padded_lanes(mesh, lanes),
       mem_len=mem_len,
-      step_len=reading.eval.context_len + segment_len,
+      step_len=reading.eval.read_len,
     )
 
     def read(

@@ -55,8 +55,9 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if the data have no such split, or it cannot be read."""
   del workdir
   token_file.open_split(config.data.dataset_dir, config.eval.split)
-  read_len = config.eval.context_len + config.eval.segment_len
-  encodings.of(config.model).check_segment_len(config.model, read_len)
+  encodings.of(config.model).check_segment_len(
+    config.model, config.eval.read_len
+  )
 
 
 def check_run(config: schema.ExperimentConfig, workdir: str) -> None:
@@ -151,7 +152,7 @@ def evaluate(
   if not adapts:  # Otherwise it was said before.
     trained_model.warn_of_untrained_segments(
       model.config,
-      segment_len=evaluation.context_len + evaluation.segment_len,
+      segment_len=evaluation.read_len,
       mem_len=max(evaluation.mem_len),
     )
   cards = []

@@ -72,7 +72,7 @@ def make_reader(
   return reader_lib.Reader(
     config.model,
     mem_len=mem_len,
-    segment_len=evaluation.context_len + evaluation.segment_len,
+    segment_len=evaluation.read_len,
     clamp_len=evaluation.clamp_len,
     same_length=evaluation.same_length,
     temperature=evaluation.temperature[0],
@@ -109,7 +109,7 @@ def caches_keys(
     return True
   model = config.model
   dtype = jnp.dtype(model.dtype)
-  step_len = config.eval.context_len + config.eval.segment_len
+  step_len = config.eval.read_len
   query = jax.ShapeDtypeStruct((1, 1, step_len, model.head_dim), dtype)
   for layer in table.pattern(model):
     if layer.mixer.streaming is None:
@@ -358,7 +358,7 @@ def per_token(
     config.model,
     batch_size=lanes,
     mem_len=mem_len,
-    step_len=config.eval.context_len + config.eval.segment_len,
+    step_len=config.eval.read_len,
   )
   read = jax.jit(
     read_segments,

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import jax
 from absl import logging
 
+from transformer_xl import errors
 from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
@@ -172,7 +173,6 @@ def eval_plan(
   evaluation = config.eval
   mem_len = max(evaluation.mem_len)
   mesh = mesh or trained_model.make_mesh(config, devices=devices)
-  count = evaluator.SEGMENTS_PER_CALL
   useful = network.forward_flops_per_token(
     config.model,
     segment_len=evaluation.segment_len,
@@ -180,16 +180,33 @@ def eval_plan(
     context_len=evaluation.context_len,
   )
   tokens = evaluation.batch_size * evaluation.segment_len
-  with (
-    _announced(f"evaluation with a memory of {mem_len}"),
-    jax.set_mesh(mesh),
-  ):
-    segments = segment.placed(
-      mesh, count, evaluation, evaluation.segment_len, has_weights=True
+  with _announced(f"evaluation with a memory of {mem_len}"):
+    lowered = lower_evaluation(config, mesh)
+    plan = _plan(
+      lowered,
+      devices,
+      count=evaluator.SEGMENTS_PER_CALL,
+      tokens=tokens,
+      useful=useful,
     )
-    lowered = evaluator.Evaluator(config, mesh, mem_len=mem_len).lower(segments)
-    plan = _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
   return {**plan, "mem_len": mem_len, "mesh": dict(mesh.shape)}
+
+
+def lower_evaluation(
+  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+) -> jax.stages.Lowered:
+  """Lowers one call of evaluation with the longest memory, for a mesh."""
+  evaluation = config.eval
+  with jax.set_mesh(mesh):
+    segments = segment.placed(
+      mesh,
+      evaluator.SEGMENTS_PER_CALL,
+      evaluation,
+      evaluation.segment_len,
+      has_weights=True,
+    )
+    scorer = evaluator.Evaluator(config, mesh, mem_len=max(evaluation.mem_len))
+    return scorer.lower(segments)
 
 
 def generation_plan(
@@ -260,8 +277,9 @@ def _plan(
   try:
     compiled = lowered.compile(options)
   except jax.errors.JaxRuntimeError as error:
+    # A chip that is not there says it in other words than one that is.
     text = str(error)
-    if "exceeds" not in text and "RESOURCE_EXHAUSTED" not in text:
+    if "exceeds" not in text and not errors.is_shortage(error):
       raise
     line = next(part for part in text.splitlines() if part.strip())
     return {"fits": False, "reason": line[:300]}

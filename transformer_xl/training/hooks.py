@@ -149,7 +149,7 @@ class Evaluation:
     (mem_len,) = validation.eval.mem_len
     trained_model.warn_of_untrained_segments(
       validation,
-      segment_len=validation.eval.context_len + validation.eval.segment_len,
+      segment_len=validation.eval.read_len,
       mem_len=mem_len,
     )
     self._evaluator = evaluator.Evaluator(validation, mesh, mem_len=mem_len)

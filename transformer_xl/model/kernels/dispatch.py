@@ -235,13 +235,12 @@ def _split(*, lanes: int, heads: int) -> _Split:
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.size <= 1 or mesh.manual_axes:
     return _Split()
-  by_lane = mesh_lib.dividing_axes(lanes, mesh_lib.LANES, mesh.shape)
   by_head = mesh_lib.dividing_axes(heads, ("tensor",), mesh.shape)
   return _Split(
     is_split=True,
-    lanes=by_lane,
+    lanes=mesh_lib.lane_axes(lanes),
     heads=by_head,
-    num_lane_shards=math.prod(mesh.shape[name] for name in by_lane or ()),
+    num_lane_shards=mesh_lib.lane_groups(lanes),
     num_head_shards=math.prod(mesh.shape[name] for name in by_head or ()),
     num_tensor=mesh.shape.get("tensor", 1),
   )
