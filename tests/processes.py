@@ -29,6 +29,7 @@ from transformer_xl.analysis import ablation
 from transformer_xl.analysis import attention_maps
 from transformer_xl.analysis import eval_speed
 from transformer_xl.analysis import recl
+from transformer_xl.analysis import study
 from transformer_xl.evaluation import evaluate
 from transformer_xl.report import report
 from transformer_xl.text import generate
@@ -54,6 +55,7 @@ RUN = {
   "generate.num_samples": 2,
   "score.top_k": 2,
   "train.num_steps": 4,
+  "analysis.variants": ("unchanged:", "narrow: model.ff_dim=8"),
   "analysis.rows": ("recurrent-relative-all", "segment-absolute-all"),
   "analysis.attention_lens": (8,),
   "analysis.contexts": (2, 8, 3),
@@ -70,6 +72,7 @@ MODES = {
   "attention": attention_maps.run,
   "eval_speed": eval_speed.run,
   "ablation": ablation.run,
+  "study": study.run,
   "report": report.run,
 }
 

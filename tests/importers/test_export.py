@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import huggingface_hub
+import jax
 import numpy as np
 import pytest
 import tokenizers
@@ -165,6 +166,16 @@ def test_a_foreign_folder_sets_no_other_fields(tmp_path, entry):
   path.write_text(json.dumps(fields))
   with pytest.raises(errors.UserError, match="no field that an export writes"):
     transformer_xl.load(folder)
+
+
+def test_several_processes_do_not_export_together(tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  target = tmp_path / "target"
+  with pytest.raises(errors.UserError, match="one host, with JAX_PLATFORMS="):
+    export_run.run(
+      None, str(tmp_path), target=str(target), format="transformers"
+    )
+  assert not target.exists()
 
 
 @pytest.mark.parametrize("name", ["segment_len", "mem_len"])

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 
+import jax
 import numpy as np
 import safetensors.numpy
 from absl import logging
@@ -45,8 +46,14 @@ def run(
   """Exports the checkpoint of `config.eval` and writes `results/export.json`.
 
   Raises:
-    UserError: as in `export`.
+    UserError: as in `export`, or there are several processes.
   """
+  if jax.process_count() > 1:
+    raise errors.UserError(
+      f"a model is exported by one process, and these are "
+      f"{jax.process_count()}: give the command on one host, with "
+      "JAX_PLATFORMS=cpu in front and --multihost=false."
+    )
   if format == "stablehlo":
     _require_new(target)
     stablehlo.export(workdir, target, config)
