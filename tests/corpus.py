@@ -46,6 +46,7 @@ def write(data_dir: Any, *, name: str = NAME) -> str:
   meta = {
     "format": 1,
     "name": name,
+    "dataset": "text",
     "unit": "byte",
     "mode": None,
     "tokenizer": {"kind": "byte", "lower_case": False},

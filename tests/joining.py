@@ -4,12 +4,15 @@ python -m tests.joining < CASES > RESULTS, both JSON: a case has `environments`,
 one for each process, and the `options` of `processes.join`. A result is a list
 with the index, the number of processes and whether JAX has joined them, or the
 error of each. Processes are forks of one that has imported everything and has
-not started JAX.
+not started JAX. Where `stops_together` is an option, a result also says whether
+SIGTERM reached the process itself.
 """
 
 import json
 import os
+import signal
 import sys
+import time
 
 import jax
 
@@ -41,12 +44,18 @@ def _start(options, environment):
 
 
 def _join(options):
+  received = []
+  signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
   try:
     processes.join(**options)
   except errors.UserError as error:
     return str(error)
   joined = jax.distributed.is_initialized()
   result = [jax.process_index(), jax.process_count(), joined]
+  if "stops_together" in options:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.5)
+    result.append(bool(received))
   if joined:
     jax.distributed.shutdown()
   return result

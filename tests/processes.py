@@ -115,14 +115,17 @@ def by_two(folder):
 def write_runs(folder):
   for count in (1, 2):
     runs.write(str(folder / "data"), folder / str(count) / "run", **RUN)
-  (folder / "texts").write_text("abc\nde fgh\nabcdefgh\n")
+  # What the second process finds does not count.
+  for index, text in enumerate(("abc\nde fgh\nabcdefgh\n", "klm")):
+    (folder / f"texts.{index}").write_text(text)
 
 
 def in_mode(folder, mode, axis):
   """Runs it on a run of its own; two processes share one."""
   count = jax.process_count()
   workdir = str(folder / str(count) / "run")
-  updates = RUN | {"score.file": str(folder / "texts")}
+  texts = folder / f"texts.{jax.process_index()}"
+  updates = RUN | {"score.file": str(texts)}
   updates |= {"mesh.data": 1, f"mesh.{axis}": count}
   if mode == "eval":
     updates |= ADAPTS

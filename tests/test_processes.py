@@ -47,6 +47,11 @@ JOINED = {
   "slurm": case(slurm(0), slurm(1)),
   "open mpi": case(open_mpi(0), open_mpi(1)),
 }
+# Whether a signal reaches the process, and not JAX.
+SIGNALLED = {
+  False: case(slurm(0), slurm(1), stops_together=True),
+  True: case(slurm(0), slurm(1), stops_together=False),
+}
 LEFT_ALONE = {
   "laptop": case({}),
   # `sbatch --ntasks=4` and no srun.
@@ -71,8 +76,9 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def results():
-  cases = JOINED | LEFT_ALONE | {name: REFUSED[name][0] for name in REFUSED}
-  for one in JOINED.values():
+  cases = JOINED | SIGNALLED | LEFT_ALONE
+  cases |= {name: REFUSED[name][0] for name in REFUSED}
+  for one in (*JOINED.values(), *SIGNALLED.values()):
     with socket.socket() as listener:
       listener.bind(("localhost", 0))
       port = {"JAX_COORDINATOR_PORT": str(listener.getsockname()[1])}
@@ -92,6 +98,11 @@ def results():
 @pytest.mark.parametrize("name", JOINED)
 def test_processes_join_where_the_environment_names_several(results, name):
   assert results[name] == BOTH
+
+
+@pytest.mark.parametrize("is_reached", SIGNALLED)
+def test_a_signal_ends_a_process_unless_all_are_to_stop(results, is_reached):
+  assert results[is_reached] == [[*one, is_reached] for one in BOTH]
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)

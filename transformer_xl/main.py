@@ -328,6 +328,7 @@ def _start_devices(attention: str) -> None:
     num_processes=_PROCESSES.value,
     process_id=_PROCESS.value,
     multihost=_MULTIHOST.value,
+    stops_together=_MODE.value in _TRAINING,
   )
   if jax.process_count() > 1:
     log_lines.format_log(jax.process_index())

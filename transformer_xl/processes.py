@@ -1,9 +1,11 @@
-"""Joining the other processes of a run, and results that all of them need.
+"""Joining the other processes of a run, and what they tell each other.
 
 JAX is imported where it is used: it must not start before processes join.
 """
 
+import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from transformer_xl import errors
@@ -21,6 +23,7 @@ def join(
   process_id: int | None = None,
   *,
   multihost: bool | None = None,
+  stops_together: bool = True,
 ) -> None:
   """Joins the other processes that flags or the environment name.
 
@@ -33,6 +36,8 @@ def join(
     process_id: Number of this process; None to take it from the environment.
     multihost: True if there must be other processes, False to join none even
       if flags or the environment name some, None to look for them.
+    stops_together: Whether JAX takes SIGTERM, to tell all processes of it
+      (`training.preemption`); else it ends the process that receives it.
 
   Raises:
     UserError: the processes cannot join each other, or JAX finds no device of
@@ -49,6 +54,7 @@ def join(
       or num_processes is not None
       or process_id is not None
     )
+    jax.config.update("jax_enable_preemption_service", stops_together)
     try:
       jax.distributed.initialize(coordinator, num_processes, process_id)
     except Exception as error:  # JAX and the launchers have no common type.
@@ -82,6 +88,36 @@ def fetch(results: Any) -> Any:
     return multihost_utils.process_allgather(leaf, tiled=True)
 
   return jax.device_get(jax.tree.map(whole, results))
+
+
+def read_by_first(read: Callable[[], str]) -> str:
+  """What the first process reads, in all of them, which must all call this.
+
+  Standard input and files may differ from host to host.
+
+  Raises:
+    UserError: the first process raises it.
+  """
+  import jax
+  import numpy as np
+  from jax.experimental import multihost_utils
+
+  if jax.process_count() == 1:
+    return read()
+  found = {}
+  if jax.process_index() == 0:
+    try:
+      found = {"text": read()}
+    except errors.UserError as error:
+      found = {"error": str(error)}
+  content = np.frombuffer(json.dumps(found).encode(), np.uint8)
+  size = multihost_utils.broadcast_one_to_all(np.int32(len(content)))
+  # All processes give an array of the same size; only that of the first counts.
+  shared = multihost_utils.broadcast_one_to_all(np.resize(content, int(size)))
+  found = json.loads(np.asarray(shared, np.uint8).tobytes())
+  if "error" in found:
+    raise errors.UserError(found["error"])
+  return found["text"]
 
 
 def _require_platforms() -> None:

@@ -105,7 +105,7 @@ NEEDED = [
     {"train.eval_every_steps": 100},
   ),
   (
-    {"train.decay_steps": 9, "train.schedule": "constant"},
+    {"train.decay_steps": 2000, "train.schedule": "constant"},
     {"train.schedule": "cosine"},
   ),
   ({"train.average_rate_factor": 0.5}, {"train.asgd_start_step": 5}),
@@ -153,6 +153,25 @@ def test_a_setting_without_effect_is_a_warning(useless, remedy, caplog):
   assert needed in message or needed.rpartition(".")[2] in message
   caplog.clear()
   rules.check_command(changed(useless | remedy), "train")
+  assert not caplog.messages
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+def test_updates_without_a_learning_rate_are_a_warning(schedule, caplog):
+  fields = {
+    "train.schedule": schedule,
+    "train.num_steps": 30,
+    "train.decay_steps": 20,
+  }
+  rules.check_command(changed(fields), "train")
+  (message,) = caplog.messages
+  assert message.startswith("The learning rate of the last 10 updates is 0")
+  caplog.clear()
+  for kept in (
+    {"train.decay_steps": 30},
+    {"train.min_learning_rate_ratio": 0.1},
+  ):
+    rules.check_command(changed(fields | kept), "train")
   assert not caplog.messages
 
 

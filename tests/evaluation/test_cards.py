@@ -201,12 +201,11 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
   assert last == {"cards": cards[1:]}
 
 
-def make_card(config, nll, *, mem_len=8):
+def make_card(config, nll, *, mem_len=8, num_characters=400):
   """The card of a score over 100 tokens, for a model with one parameter."""
   model = trained_model.TrainedModel(config, None, {"one": np.zeros(1)}, step=7)
-  file = token_file.TokenFile(
-    np.arange(2), np.array([0]), "5ad1", {"num_bytes": 400, "num_words": 80}
-  )
+  sizes = {"num_bytes": 400, "num_characters": num_characters, "num_words": 80}
+  file = token_file.TokenFile(np.arange(2), np.array([0]), "5ad1", sizes)
   score = evaluator.Score(nll=nll, num_tokens=100, seconds=1.0)
   return cards_lib.make(model, score, file, mem_len)
 
@@ -269,6 +268,22 @@ def word_data(folder):
   meta = json.loads(path.read_text())
   path.write_text(json.dumps(meta | {"unit": "word"}))
   return data_dir
+
+
+def test_bytes_of_a_text_with_longer_characters_have_bits_per_character(
+  tmp_path,
+):
+  data_dir = corpus.write(tmp_path)
+  path = tmp_path / corpus.NAME / "meta.json"
+  meta = json.loads(path.read_text()) | {"unit": "byte"}
+  found = []
+  for dataset in ("text", "enwik8"):
+    path.write_text(json.dumps(meta | {"dataset": dataset}))
+    card = make_card(corpus.config(data_dir), 200.0, num_characters=160)
+    assert card["bits_per_byte"] == pytest.approx(0.5 / np.log(2))
+    found.append(card["bits_per_character"] * np.log(2))
+  # Two nats a byte. Results on enwik8 are published per byte.
+  assert found == pytest.approx([2 * 400 / 160, 2])
 
 
 def test_words_have_no_bits_per_character(tmp_path):

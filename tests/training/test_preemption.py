@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
+from jax.experimental import multihost_utils
 
 from tests import corpus
 from tests import test_main
@@ -18,6 +20,7 @@ from transformer_xl import storage
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 from transformer_xl.training import loop
+from transformer_xl.training import preemption
 from transformer_xl.training import resume
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
@@ -47,6 +50,22 @@ def test_a_signal_ends_the_run_after_its_chunk_with_a_checkpoint(
   assert steps(tmp_path)[-1] == 4
   assert [r["step"] for r in lines(tmp_path) if "split" in r] == [2]
   assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_polls_are_counted_through_all_runs_of_a_process(monkeypatch):
+  """JAX stops a process at a number of polls that all others have reached."""
+  counts = []
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(
+    multihost_utils,
+    "reached_preemption_sync_point",
+    lambda count: counts.append(count) or False,
+  )
+  for _ in range(2):
+    with preemption.StopSignal() as stop:
+      assert not stop.poll()
+      assert not stop.poll()
+  assert counts == [*range(counts[0], counts[0] + 4)]
 
 
 def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(

@@ -76,11 +76,29 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
     logging.warning(
       "%s=%s has no effect without %s.", name, _get(config, name), needed
     )
+  if mode == "train":
+    _warn_of_idle_updates(config.train)
   _check_mode(config, mode, f"--mode={mode}")
   if mode == "train" and config.train.finish_with:
     _check_checkpoint(config)
     for later in config.train.finish_with:
       _check_mode(config, later, f"{later} in train.finish_with")
+
+
+def _warn_of_idle_updates(train: training_fields.TrainConfig) -> None:
+  """Warns of a learning rate that is 0 before the end of training."""
+  ends_at_zero = train.schedule in ("cosine", "linear", "wsd")
+  num_idle = train.num_steps - train.decay_steps
+  if ends_at_zero and num_idle > 0 and not train.min_learning_rate_ratio:
+    logging.warning(
+      "The learning rate of the last %d updates is 0, since "
+      "train.decay_steps=%d is below train.num_steps=%d; set "
+      "--config.train.decay_steps=%d.",
+      num_idle,
+      train.decay_steps,
+      train.num_steps,
+      train.num_steps,
+    )
 
 
 def _check_checkpoint(config: schema.ExperimentConfig) -> None:

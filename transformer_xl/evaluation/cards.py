@@ -40,7 +40,8 @@ def make(
 ) -> Card:
   """The evaluation card: a score with all settings that it depends on.
 
-  `bits_per_character` is null unless tokens are characters or bytes.
+  `bits_per_character` is null unless tokens are characters or bytes. Those of
+  enwik8 are per byte, as published.
   `bits_per_byte` and `word_perplexity` use the size of the original text, so
   they compare models with different vocabularies; they are null for a text
   without. `dataset_sha256` is that of the split's token file. What is not
@@ -48,7 +49,8 @@ def make(
   """
   config = model.config
   meta = file.meta
-  unit = token_file.read_meta(config.data.dataset_dir)["unit"]
+  dataset = token_file.read_meta(config.data.dataset_dir)
+  unit = dataset["unit"]
   nll = score.nll / score.num_tokens
   bits_per_byte = None
   word_perplexity = None
@@ -61,6 +63,9 @@ def make(
     word_perplexity = nats.perplexity(score.nll / meta["num_words"])
   if unit in ("byte", "character"):
     bits_per_character = nats.bits(nll)
+    is_counted = scores_text and meta["num_characters"]
+    if unit == "byte" and is_counted and dataset["dataset"] != "enwik8":
+      bits_per_character *= meta["num_bytes"] / meta["num_characters"]
   return metrics_log.finite(
     {
       "dataset": config.data.name,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import processes
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.formats import input_files
 
@@ -32,11 +33,17 @@ class Stream(NamedTuple):
 def read_file(path: str, *, field: str) -> str:
   """Reads a file in UTF-8, or standard input for `-`.
 
-  The mark of UTF-8 at its start (BOM), which Windows writes, is left out.
+  Of several processes, the first reads it for all. The mark of UTF-8 at its
+  start (BOM), which Windows writes, is left out.
 
   Raises:
     UserError: the file cannot be read, or is not UTF-8; it names the field.
   """
+  return processes.read_by_first(lambda: _read_file(path, field))
+
+
+def _read_file(path: str, field: str) -> str:
+  """What `read_file` does in one process."""
   try:
     if path == "-":
       return sys.stdin.buffer.read().decode("utf-8-sig")

@@ -1,5 +1,6 @@
 """Requests to stop, as schedulers send them before they reclaim a machine."""
 
+import itertools
 import os
 import signal
 import time
@@ -13,6 +14,9 @@ from transformer_xl import signals
 # Engines and terminals send a signal twice where a command is wrapped in
 # another one.
 _ONE_REQUEST_SECONDS = 1.0
+# JAX compares the numbers of polls in all processes, which it remembers from
+# one run to the next of a study.
+_POLLS = itertools.count(1)
 
 
 class StopSignal:
@@ -32,7 +36,6 @@ class StopSignal:
     self.requested = False
     self._first: signal.Signals | None = None
     self._received = False
-    self._polls = 0
     self._answered_at: float | None = None
 
   def __enter__(self) -> "StopSignal":
@@ -54,8 +57,7 @@ class StopSignal:
   def poll(self) -> bool:
     """Whether to stop; all processes must call it equally often."""
     if jax.process_count() > 1:
-      self._polls += 1
-      reached = multihost_utils.reached_preemption_sync_point(self._polls)
+      reached = multihost_utils.reached_preemption_sync_point(next(_POLLS))
       self._received = self._received or reached
     self.requested = self._received
     return self.requested

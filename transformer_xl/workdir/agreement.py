@@ -27,6 +27,9 @@ def require_same_command(
   """
   fields = dataclasses.asdict(config)
   del fields["data"]["dir"]  # Copies of the data are compared by their content.
+  source = config.train.init_from
+  if source:
+    fields["train"]["init_from"] = storage.absolute(source)
   _require_same(
     {
       "--mode": mode,
