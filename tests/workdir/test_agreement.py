@@ -9,6 +9,7 @@ from tests import corpus
 from tests import test_main
 from tests.training import test_processes
 from tests.training.runs import steps
+from transformer_xl.workdir import agreement
 
 # Groups of processes: every case takes ten seconds of two cores.
 pytestmark = [pytest.mark.slow, pytest.mark.rest]
@@ -96,3 +97,20 @@ def test_processes_that_agree_train_on_copies_of_the_data(results, folder):
   for result in results["none"]:
     assert result["status"] == 0, result["stderr"]
   assert steps(folder / "run") == [4]
+
+
+def test_a_relative_start_is_compared_as_the_folder_that_it_means(
+  folder, tmp_path, monkeypatch
+):
+  compared = []
+  monkeypatch.setattr(agreement, "_require_same", compared.append)
+  config = corpus.config(f"{folder}/data", **{"train.init_from": "source"})
+  for name in ("here", "there"):
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    agreement.require_same_command(config, str(tmp_path), "train")
+  here, there = (fields.pop("--config") for fields in compared)
+  assert compared[0] == compared[1]
+  assert here["train"].pop("init_from") == str(tmp_path / "here" / "source")
+  assert there["train"].pop("init_from") == str(tmp_path / "there" / "source")
+  assert here == there
