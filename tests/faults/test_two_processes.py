@@ -46,3 +46,19 @@ def test_one_of_two_is_killed(bench, whole, tmp_path, trying, killed, stage):
     config = corpus.config(bench.data_dir, **bench.updates)
     test_resume.assert_same_run(whole, workdir, config)
   shutil.rmtree(workdir)
+
+
+def test_a_mistake_of_one_process_ends_it_with_its_own_status(bench, tmp_path):
+  others = tmp_path / "data"
+  shutil.copytree(bench.data_dir, others)
+  (others / corpus.NAME / "train.npy").unlink()
+  address = f"localhost:{test_processes.free_port()}"
+  flags = ["--num_processes=2", f"--coordinator={address}"]
+  workdir = tmp_path / "run"
+  first = bench.start(workdir, *flags, "--process_id=0")
+  second = bench.start(
+    workdir, *flags, "--process_id=1", f"--config.data.dir={others}"
+  )
+  assert second.end(seconds=60) == 2
+  assert "train.npy is missing" in second.says()
+  assert first.end(seconds=200) != 0

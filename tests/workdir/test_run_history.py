@@ -70,6 +70,15 @@ def test_cards_with_other_settings_are_another_curve(workdir):
   assert [*curves] == ["test, step 8, clamp_len 0", "test, step 8, clamp_len 4"]
 
 
+def test_a_curve_names_what_adapted_to_the_text(workdir):
+  caches = [{"size": 5, "share": 0.1}, {"size": 5, "share": 0.2}]
+  keep(workdir, card(8, 3.0), *(card(8, 2.0, cache=one) for one in caches))
+  curves = run_history.read(str(workdir)).loss_by_memory()
+  assert [*curves] == [
+    *("test, step 8", "test, step 8, cache 5 0.1", "test, step 8, cache 5 0.2")
+  ]
+
+
 def test_a_curve_of_memories_begins_without_one(workdir):
   """Cards of memory 0 state no window and no slots."""
   nothing = {"same_length": False, "mixer_fields": {}}

@@ -232,13 +232,19 @@ def _labels(cards: list[metrics_log.Json]) -> list[str]:
   for card in cards:
     place = tuple(json.dumps(card.get(name)) for name in first)
     others = [
-      f"{name} {card[name]}"
+      _setting(name, card[name])
       for name in varying[place]
       if card.get(name) is not None
     ]
     start = f"{card.get('split')}, step {card.get('checkpoint_step')}"
     labels.append(", ".join([start, *others]))
   return labels
+
+
+def _setting(name: str, value: object) -> str:
+  """A setting in a label; of a group, such as that of a cache, its values."""
+  values = value.values() if isinstance(value, dict) else [value]
+  return " ".join(str(one) for one in (name, *values))
 
 
 def _varying(cards: list[metrics_log.Json]) -> list[str]:
