@@ -22,6 +22,9 @@ _COLUMNS = {
   "mem_len": "memory",
   "context_len": "context read again",
   "temperature": "temperature",
+  "warmup_len": "warm-up",
+  "reset_at_documents": "reset at documents",
+  "targets": "targets",
   "clamp_len": "clamp",
   "same_length": "same length",
   "memory_start": "start",
@@ -37,9 +40,13 @@ _SETTINGS = (
   "segment_len",
   "mem_len",
   "context_len",
+  "warmup_len",
+  "reset_at_documents",
+  "targets",
   "temperature",
   "clamp_len",
   "same_length",
+  "batch_size",
 )
 _LIBRARY = "transformer_xl"
 
