@@ -5,8 +5,10 @@ r"""Loading a large model in Python, and scoring and generating with it.
 The model has the published WikiText-103 shape: 285,205,322 parameters, which
 are random, and 267,735 words. The folder is made if it is not there. Each round
 is a process of its own that loads, scores a text twice and continues a prompt
-twice: the second time nothing is compiled. Prints a line of JSON with medians
-of wall and CPU seconds; compiling is in the first ones.
+twice: the second time nothing is compiled. Then it does as many FLOPs as a
+score takes in plain products of a segment with a layer's feed-forward matrices:
+the least that this machine needs. Prints a line of JSON with medians of wall
+and CPU seconds; compiling is in the first ones.
 """
 
 import json
@@ -21,6 +23,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
@@ -28,8 +31,10 @@ import transformer_xl
 from transformer_xl import command_line
 from transformer_xl.analysis import costs
 from transformer_xl.config import load as load_lib
+from transformer_xl.config import schema
 from transformer_xl.experiments import wt103_large
 from transformer_xl.importers import vocabulary
+from transformer_xl.model import network
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -136,7 +141,37 @@ def measure(workdir: str) -> tuple[str, Seconds]:
       kind,
       lambda: model.generate(prompt, num_tokens=GENERATED_WORDS, seed=0),
     )
+  multiply = plain_products(model.config)
+  timed("products", lambda: jax.block_until_ready(multiply()))
   return model.config.model.dtype, seconds
+
+
+def plain_products(config: schema.ExperimentConfig) -> Callable[[], jax.Array]:
+  """A compiled function with the FLOPs of a score, all of them in products."""
+  model = config.model
+  segment_len = config.score.segment_len
+  flops = SCORED_WORDS * network.forward_flops_per_token(
+    model, segment_len=segment_len, mem_len=config.score.mem_len
+  )
+  shape = (model.model_dim, model.ff_dim)
+  num_turns = round(flops / (4 * segment_len * model.model_dim * model.ff_dim))
+  rows = jnp.ones((segment_len, model.model_dim), model.dtype)
+  inner = jnp.full(shape, 1 / model.model_dim, model.dtype)
+  outer = jnp.full(shape[::-1], 1 / model.ff_dim, model.dtype)
+
+  @jax.jit
+  def turn(rows: jax.Array, inner: jax.Array, outer: jax.Array) -> jax.Array:
+    return rows @ inner @ outer
+
+  jax.block_until_ready(turn(rows, inner, outer))
+
+  def multiply() -> jax.Array:
+    result = rows
+    for _ in range(num_turns):
+      result = turn(result, inner, outer)
+    return result
+
+  return multiply
 
 
 def _medians(rounds: list[Seconds], kind: str) -> dict[str, float]:
