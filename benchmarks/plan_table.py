@@ -57,6 +57,12 @@ ROOT = pathlib.Path(__file__).parents[1]
 PLANS = ROOT / "docs/measurements/plans.jsonl"
 PAGE = ROOT / "docs/measurements/tpu.md"
 GUIDE = ROOT / "docs/tpu.md"
+# These files count the cost of a compiled program.
+COUNTING_CODE = (
+  "transformer_xl/planning/plan.py",
+  "transformer_xl/planning/hlo_cost.py",
+  "transformer_xl/hardware.py",
+)
 # A change in these files may change a plan: they compile it, or count.
 PLANNED_CODE = (
   "transformer_xl/model/**/*.py",
@@ -66,16 +72,8 @@ PLANNED_CODE = (
   "transformer_xl/training/rate_factors.py",
   "transformer_xl/training/step.py",
   "transformer_xl/evaluation/evaluator.py",
-  "transformer_xl/planning/plan.py",
-  "transformer_xl/planning/hlo_cost.py",
-  "transformer_xl/hardware.py",
   "transformer_xl/mesh*.py",
-)
-# Of these, what counts the cost of a compiled program.
-COUNTING_CODE = (
-  "transformer_xl/planning/plan.py",
-  "transformer_xl/planning/hlo_cost.py",
-  "transformer_xl/hardware.py",
+  *COUNTING_CODE,
 )
 # Lanes per chip on every slice, chosen so that 8, 16, 32 or 64 chips have the
 # published batch. The 60 lanes of wt103_base do not divide evenly; 64 do.

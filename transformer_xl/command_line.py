@@ -34,6 +34,8 @@ _ACCELERATORS = (
   "/dev/kfd",
   "/dev/dxg",
 )
+# JAX aborts all other processes when process 0 is gone. After this time, those
+# with the same mistake have ended by themselves.
 _OTHERS_END_SECONDS = 2.0
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
@@ -232,24 +234,32 @@ def one_line() -> Iterator[None]:
       raise
   else:
     return
-  print(f"error: {' '.join(message.split())}", file=sys.stderr)
-  _end(status)
+  message = " ".join(message.split())
+  if _is_one_of_several():
+    _end_alone(message, status)
+  print(f"error: {message}", file=sys.stderr)
+  sys.exit(status)
 
 
-def _end(status: int) -> NoReturn:
+def _is_one_of_several() -> bool:
+  """Whether the process has joined others."""
+  jax = sys.modules.get("jax")
+  if jax is None or not jax.distributed.is_initialized():
+    return False
+  return jax.process_count() > 1
+
+
+def _end_alone(message: str, status: int) -> NoReturn:
   """Ends the process, without waiting for others that know of no mistake.
 
   JAX would wait five minutes for them and then abort, with a status of its own.
   """
-  jax = sys.modules.get("jax")
-  if jax is not None and jax.distributed.is_initialized():
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Without process 0, JAX aborts the others; they may be ending just as well.
-    if jax.process_count() > 1 and jax.process_index() == 0:
-      time.sleep(_OTHERS_END_SECONDS)
-    os._exit(status)
-  sys.exit(status)
+  import jax
+
+  sys.stdout.flush()
+  if jax.process_index() == 0:
+    time.sleep(_OTHERS_END_SECONDS)
+  signals.end(message, status)
 
 
 def _without_none(message: str) -> str:

@@ -168,5 +168,6 @@ def open_closed_streams() -> None:
 
 def end(message: str, status: int = INTERRUPTED) -> NoReturn:
   """Ends the process at once, with one line."""
-  os.write(2, f"error: {message}\n".encode())
+  line = f"error: {message}\n"
+  os.write(2, line.encode(errors="backslashreplace"))
   os._exit(status)

@@ -25,11 +25,18 @@ def names(result):
 
 
 def without(result, name):
-  """Copies: the result without a row, and the study that has it alone."""
+  """A copy of the result without a row."""
   result = copy.deepcopy(result)
-  rows = [row for row in result["rows"] if row["name"] != name]
-  (removed,) = [row for row in result["rows"] if row["name"] == name]
-  return result | {"rows": rows}, result | {"rows": [removed]}
+  result["rows"] = [row for row in result["rows"] if row["name"] != name]
+  return result
+
+
+def alone(result, name):
+  """The study that has a row of the result and no other; a copy."""
+  result = copy.deepcopy(result)
+  (row,) = [row for row in result["rows"] if row["name"] == name]
+  result["rows"] = [row]
+  return result
 
 
 def test_there_are_files():
@@ -53,7 +60,8 @@ def test_a_page_without_the_table_is_refused():
 
 def test_a_longer_training_has_the_times_of_the_shorter(stored):
   """Its own were measured alone, on another day."""
-  fewer, study = without(stored, LONGER)
+  fewer = without(stored, LONGER)
+  study = alone(stored, LONGER)
   (row,) = study["rows"]
   row["seconds_per_token"] = dict.fromkeys(row["seconds_per_token"], 1.0)
   row["relative_seconds"] = 1.0
@@ -67,7 +75,8 @@ def test_a_longer_training_has_the_times_of_the_shorter(stored):
 
 
 def test_the_row_of_another_model_keeps_its_times(stored):
-  fewer, study = without(stored, "block_recurrent")
+  fewer = without(stored, "block_recurrent")
+  study = alone(stored, "block_recurrent")
   study["rows"][0]["relative_seconds"] = 1.25
   result = memory_tables.merged(fewer, study)
   assert names(result) == [*names(fewer), "block_recurrent"]
@@ -78,7 +87,7 @@ def test_the_row_of_another_model_keeps_its_times(stored):
 
 
 def test_a_row_of_the_same_name_is_replaced(stored):
-  _, study = without(stored, LONGER)
+  study = alone(stored, LONGER)
   study["rows"][0]["nll"] -= 1.0
   result = memory_tables.merged(stored, study)
   assert names(result) == names(stored)
@@ -90,7 +99,8 @@ def test_a_row_of_the_same_name_is_replaced(stored):
 
 
 def test_a_row_gains_the_seeds_that_are_new(stored):
-  fewer, study = without(stored, LONGER)
+  fewer = without(stored, LONGER)
+  study = alone(stored, LONGER)
   again = copy.deepcopy(study) | {"seeds": [7]}
   (row,) = again["rows"]
   row["config"]["seed"] = 7
@@ -114,7 +124,8 @@ def test_a_row_gains_the_seeds_that_are_new(stored):
 
 
 def test_another_configuration_under_the_name_of_a_row_is_refused(stored):
-  fewer, study = without(stored, LONGER)
+  fewer = without(stored, LONGER)
+  study = alone(stored, LONGER)
   other = copy.deepcopy(study) | {"seeds": [7]}
   other["rows"][0]["config"]["train"]["num_steps"] = 15_000
   with pytest.raises(errors.UserError, match=r"with another configuration"):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from unittest import mock
 
 import hypothesis
 import jax
@@ -250,6 +251,12 @@ class Pieces:
     *(b"a\xe2", b"\x82a", b"\xc3\xa9", b"\xef\xbf\xbd", b"\xed", b"\xf4"),
   )
 
+  unit = "subword"
+
+  def encode(self, text):
+    assert not text
+    return np.zeros(0, int)
+
   def decode(self, ids):
     joined = b"".join(self.symbols[index] for index in ids)
     return joined.decode("utf-8", "replace")
@@ -266,12 +273,15 @@ def test_pieces_join_to_the_text_however_characters_are_split(
   before, drawn, count
 ):
   vocabulary = Pieces()
-  before, drawn = np.array(before), np.array(drawn)
+  model = mock.Mock(vocabulary=vocabulary, origin=None)
+  before = np.array(before)
+  drawn = np.array(drawn)
   state = decoding.TextState(None, None, np.zeros(0, int), before, 0)
   cuts = range(0, len(drawn) + count, count)
   parts = [decoding.Samples([drawn[:end]], [False], 1.0, state) for end in cuts]
   shown = ""
-  progress = generate._progress("", iter(parts), "", vocabulary)
+  with mock.patch.object(decoding, "stream", return_value=iter(parts)):
+    progress = generate.generate(model, "", options(), seed=0, state=state)
   for end in cuts:
     shown += next(progress).piece
     whole = generate.continuation(vocabulary, before, drawn[:end])

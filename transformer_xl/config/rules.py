@@ -24,6 +24,8 @@ _TRAIN_VARIANTS = ("ablation", "study")
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
 # Modes whose losses are of fixed parameters alone.
 _WITH_FIXED_PARAMETERS = ("ablation", "recall", "recl", "study")
+# Schedules that end after `train.decay_steps`.
+_DECAYING = ("cosine", "linear", "wsd")
 # Settings without a memory: padding must not be remembered, nor what is read
 # again.
 _WITHOUT_MEMORY = {
@@ -87,9 +89,11 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
 
 def _warn_of_idle_updates(train: training_fields.TrainConfig) -> None:
   """Warns of a learning rate that is 0 before the end of training."""
-  ends_at_zero = train.schedule in ("cosine", "linear", "wsd")
   num_idle = train.num_steps - train.decay_steps
-  if ends_at_zero and num_idle > 0 and not train.min_learning_rate_ratio:
+  decays_to_zero = (
+    train.schedule in _DECAYING and not train.min_learning_rate_ratio
+  )
+  if decays_to_zero and num_idle > 0:
     logging.warning(
       "The learning rate of the last %d updates is 0, since "
       "train.decay_steps=%d is below train.num_steps=%d; set "
@@ -170,7 +174,7 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
     needed = _optimizers_with("averages_squares")
     idle["train.adam_b2"] = needed
     idle["train.adam_epsilon"] = needed
-  if train.schedule not in ("cosine", "linear", "wsd"):
+  if train.schedule not in _DECAYING:
     needed = "train.schedule=cosine, linear or wsd"
     idle["train.min_learning_rate_ratio"] = needed
     idle["train.decay_steps"] = needed

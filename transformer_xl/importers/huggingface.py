@@ -112,8 +112,6 @@ def read(path: str) -> mapping.Source:
     tensors = torch_file.read(file).tensors()
   else:
     tensors = read_safetensors(file)
-  config_path = os.path.join(path, "config.json")
-  _check_lengths(fields, config_path)
   lengths = mapping.Lengths(
     segment_len=fields[_SEGMENT_LEN] or 128,
     mem_len=fields["mem_len"],
@@ -126,7 +124,7 @@ def read(path: str) -> mapping.Source:
   return mapping.Source(
     tensors,
     (file,),
-    _model(fields, config_path),
+    _model(fields, os.path.join(path, "config.json")),
     lengths,
     mapping.find(path, vocabularies),
     fields.get(OWN, {}),
@@ -235,6 +233,7 @@ def read_config(folder: str) -> mapping.Fields:
         f"{path} has {name}={value!r}, which must be like {default!r}; restore "
         "the file that save_pretrained wrote."
       )
+  _check_lengths(fields, path)
   return fields
 
 

@@ -88,6 +88,7 @@ def read(
       model=net,
       places=places,
     )
+    found = processes.fetch(found)
     # The last keys are those of the memory and the segment, in the order of
     # the text; keys in front of them are no tokens.
     stop = min(start + segment_len, length)
@@ -95,7 +96,6 @@ def read(
     end = found.shape[-1] - (start + segment_len - stop)
     # No layer may reach as far back as the memory.
     num_keys = min(stop - first, end)
-    found = processes.fetch(found)
     weights[:, :, start:stop, stop - num_keys : stop] = found[
       :, :, : stop - start, end - num_keys : end
     ]
