@@ -38,9 +38,9 @@ from absl import logging
 
 from benchmarks import plan_markdown
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import network
-from transformer_xl.model.mixers import table
 from transformer_xl.planning import plan
 from transformer_xl.planning import topology as topology_lib
 from transformer_xl.workdir import trained_model
@@ -164,7 +164,7 @@ def code_hash(experiment: str) -> str:
   model has no layer of.
   """
   config = _config_dict(experiment)
-  unused = {*table.MIXERS} - {*config.model.layers, "attention"}
+  unused = {*registry.mixers} - {*config.model.layers, "attention"}
   digest = hashlib.sha256()
   for pattern in PLANNED_CODE:
     for path in sorted(ROOT.glob(pattern)):

@@ -26,8 +26,8 @@ from absl import flags
 from benchmarks import ours
 from benchmarks import workload
 from transformer_xl import hardware
+from transformer_xl.config import registry
 from transformer_xl.model import network
-from transformer_xl.model.encodings import table as encoding_table
 
 # Segments in one call: enough that calling costs little beside them.
 COUNTS = {"train": 2, "evaluate": 2, "generate": 64}
@@ -38,7 +38,7 @@ def define_flags() -> None:
   tasks = [*workload.TASKS]
   flags.DEFINE_multi_enum("task", tasks, tasks, "What to time.")
   flags.DEFINE_multi_enum(
-    "encoding", ["relative"], [*encoding_table.ENCODINGS], "To compare."
+    "encoding", ["relative"], [*registry.encodings], "To compare."
   )
   for name in _sizes():
     flags.DEFINE_integer(name, None, "Instead of the task's own.")

@@ -7,7 +7,7 @@ sentence takes seven times as long.
 
 import functools
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import tensorflow_datasets.public_api as tfds
@@ -44,6 +44,9 @@ class CorpusBuilder(  # type: ignore[call-arg]
   HOMEPAGE: ClassVar[str]
   # One archive, or the files that mirrors offer instead of it.
   ARCHIVES: ClassVar[tuple[download.Archive, ...]] = ()
+  registered_name: ClassVar[str]
+  # What each value of `--mode` is for; none if there is one mode.
+  MODES: ClassVar[Mapping[str, str]] = {}
   # Takes `path`, a file or folder of the user's or None, and `cache`, the
   # folder of downloads; returns a Corpus.
   open_corpus: ClassVar[Callable[..., corpus_lib.Corpus]]

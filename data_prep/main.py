@@ -27,6 +27,7 @@ from absl import flags
 
 from transformer_xl import errors
 from transformer_xl.config import name_parser
+from transformer_xl.config import registry
 from transformer_xl.data_prep import catalog
 from transformer_xl.data_prep import describe
 from transformer_xl.data_prep import preparation
@@ -54,7 +55,8 @@ _NUMBERS = {
   "seed": "Synthetic tasks: seed of the text; 0.",
   "num_tokens": "Synthetic tasks: length of the training text; 1000000.",
 }
-for _name, _task in catalog.TASKS.items():
+for _name in registry.tasks:
+  _task = catalog.synthetic_task(_name)
   for _flag, _option in _task.options.items():
     _before = f"{_NUMBERS[_flag]} " if _flag in _NUMBERS else ""
     _NUMBERS[_flag] = f"{_before}{_name}: {_option.help}; {_option.default}."
@@ -73,10 +75,10 @@ _TOKENIZERS = {
 # The default of a flag that is not given is that of `prepare`.
 _FLAGS = (
   flags.DEFINE(
-    name_parser.NameParser(catalog.NAMES),
+    name_parser.NameParser(catalog.names()),
     "dataset",
     None,
-    f"The corpus: {', '.join(catalog.NAMES)}.",
+    f"The corpus: {', '.join(catalog.names())}.",
   ),
   flags.DEFINE_string(
     "data_dir", "data", "Folder of the datasets; gs://BUCKET/FOLDER."

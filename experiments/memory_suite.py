@@ -15,22 +15,16 @@ from typing import Any
 import ml_collections
 
 from transformer_xl import errors
-from transformer_xl.data import token_file
+from transformer_xl.config import registry
 from transformer_xl.experiments import base
 
 SEGMENT_LEN = 8
-# Tokens that `full` remembers: all that an answer depends on.
-LONGEST = {
-  **dict.fromkeys(("mqar", "parity", "permutation"), 32),
-  **dict.fromkeys(("copy", "overwrite", "passkey"), 56),
-  "recall": 104,
-}
-UPDATES = {
-  **dict.fromkeys(token_file.SYNTHETIC, 600),
-  "mqar": 800,
-  "parity": 400,
-  "permutation": 1000,
-}
+
+
+def longest(task: str) -> int:
+  """Tokens that `full` remembers: all that an answer depends on."""
+  distance = registry.tasks[task].options["max_distance"].default
+  return SEGMENT_LEN * (distance // SEGMENT_LEN + 1)
 
 
 def _memory(mem_len: int) -> dict[str, Any]:
@@ -45,7 +39,7 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
   """What is compared on a task; the first is compared with the others."""
   return {
     "transformer_xl": {},
-    "full": _memory(LONGEST[task]),
+    "full": _memory(longest(task)),
     "none": _memory(0),
     "lstm": _layers("lstm"),
     "lstm_attention": _layers("lstm", "attention", mem_len=SEGMENT_LEN),
@@ -56,7 +50,7 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
     },
     # Retrieves four of all the tokens that `full` attends to.
     "memorizing": {
-      **_layers("memorizing", mem_len=LONGEST[task]),
+      **_layers("memorizing", mem_len=longest(task)),
       "model.memorizing.window": SEGMENT_LEN,
       "model.memorizing.top_k": 4,
     },
@@ -82,18 +76,19 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
 
 
 def get_config(task: str = "mqar") -> ml_collections.ConfigDict:
-  if task not in token_file.SYNTHETIC:
+  if task not in registry.tasks:
     raise errors.UserError(
       f"experiments/memory_suite.py has no task {task!r}; it has "
-      f"{', '.join(token_file.SYNTHETIC)}."
+      f"{', '.join(registry.tasks)}."
     )
+  kind = registry.tasks[task]
   config = base.get_config()
   config.data.update(
     {
       "name": task,
       "prepare": True,
       "targets": "answers",
-      "reset_at_documents": task not in ("overwrite", "recall"),
+      "reset_at_documents": kind.has_documents,
     }
   )
   config.model.update(
@@ -110,7 +105,7 @@ def get_config(task: str = "mqar") -> ml_collections.ConfigDict:
   )
   config.train.update(
     {
-      "num_steps": UPDATES[task],
+      "num_steps": kind.suite_updates,
       "batch_size": 64,
       "segment_len": SEGMENT_LEN,
       "mem_len": SEGMENT_LEN,
@@ -124,7 +119,7 @@ def get_config(task: str = "mqar") -> ml_collections.ConfigDict:
     }
   )
   config.eval.update({"segment_len": SEGMENT_LEN, "mem_len": (SEGMENT_LEN,)})
-  config.checkpoint.every_steps = UPDATES[task]
+  config.checkpoint.every_steps = kind.suite_updates
   config.analysis.variants = tuple(
     f"{name}: " + "; ".join(f"{path}={value}" for path, value in each.items())
     for name, each in mechanisms(task).items()

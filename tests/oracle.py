@@ -417,7 +417,7 @@ def _attend(reader: Reader, layer: Layer, own, context, remembered: int):
   plain = query, key
   slopes = None
   if config.encoding == "rope":
-    places = [config.position_scale * i for i in range(len(context))]
+    places = [config.rope.position_scale * i for i in range(len(context))]
     query, key = (oracle_encodings.rope(rows, places) for rows in (query, key))
   if config.encoding == "alibi":
     count = config.num_heads

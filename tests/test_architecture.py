@@ -34,9 +34,12 @@ GROUND_FLOOR = (
   *("mesh_axes", "processes", "shapes", "signals", "storage"),
 )
 OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
-# `main` prepares data and reads experiments; `--published` of the importers
-# compares a checkpoint with the experiment of its name; the check times some.
+# The registry lists datasets and tasks by name, beside the parts of the model,
+# and imports what is asked for. `main` prepares data and reads experiments;
+# `--published` of the importers compares a checkpoint with the experiment of
+# its name; the check times some.
 MAY_GO_OUTSIDE = {
+  f"{PACKAGE}.config.registry": ("data_prep",),
   f"{PACKAGE}.main": ("data_prep", "experiments"),
   f"{PACKAGE}.importers.import_run": ("experiments",),
   f"{PACKAGE}.check.speed": ("experiments",),

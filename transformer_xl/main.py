@@ -372,7 +372,7 @@ def _prepare_data(data: training_fields.DataConfig) -> None:
   from jax.experimental import multihost_utils
 
   # Other text is prepared by a command of its own, which the next error names.
-  if data.name not in token_file.NAMED:
+  if not token_file.is_named(data.name):
     return
   folder = storage.local(data.dataset_dir)
   missing = not os.path.exists(os.path.join(folder, "meta.json"))
@@ -442,9 +442,10 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _describe(argv: list[str], topic: str) -> str:
   """The text of `--help`, or of `--help=TOPIC`."""
-  name, config = config_flag.source(argv)
   if topic:
+    name, config = config_flag.source(argv)
     return help_text.describe(topic, MODES, config, name)
+  config_flag.require_readable(argv)
   options = flags.FLAGS.get_key_flags_for_module(__name__)
   options = [flags.FLAGS["config"], *options]
   program = command_line.words()

@@ -7,6 +7,10 @@ newlines, which leaves 204. The two do not compare: newlines are easy to
 predict.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
+from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import download
 from transformer_xl.data_prep import piece as piece_lib
@@ -28,9 +32,14 @@ PUBLISHED: builder.Published = {
 }
 
 
+@registry.datasets.register("enwik8")
 class Builder(builder.BenchmarkBuilder):
   """Builds enwik8, one record per megabyte."""
 
+  MODES: ClassVar[Mapping[str, str]] = {
+    "bytes": "the original text",
+    "newline_free": "the stream of the published results",
+  }
   HOMEPAGE = "https://mattmahoney.net/dc/textdata.html"
   ARCHIVES = download.published("enwik8")
   FILES = ("enwik8",)

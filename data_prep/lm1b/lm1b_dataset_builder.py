@@ -10,9 +10,11 @@ TensorFlow results, has two, and the prediction of the second is free.
 import functools
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import corpus
 from transformer_xl.data_prep import download
@@ -40,9 +42,14 @@ _FILES = {
 }
 
 
+@registry.datasets.register("lm1b")
 class Builder(builder.CorpusBuilder):
   """Builds the One Billion Word benchmark, one record per sentence."""
 
+  MODES: ClassVar[Mapping[str, str]] = {
+    "standard": "one marker between sentences",
+    "double_marker": "two of them, to count as the TensorFlow results do",
+  }
   HOMEPAGE = "https://www.statmt.org/lm-benchmark/"
   ARCHIVES = download.published("lm1b")
 

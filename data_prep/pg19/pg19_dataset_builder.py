@@ -12,6 +12,7 @@ import pathlib
 import re
 
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import source as source_lib
@@ -26,6 +27,7 @@ _FOLDERS = {"train": "train", "valid": "validation", "test": "test"}
 _TOKENIZER = tokenizer.Tokenizer(kind="subword", max_size=32_000)
 
 
+@registry.datasets.register("pg19")
 class Builder(builder.CorpusBuilder):
   """Builds PG-19, one record per book."""
 

@@ -1,5 +1,6 @@
 """Penn Treebank as Mikolov prepared it: 10,000 words, one sentence per line."""
 
+from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import download
 from transformer_xl.data_prep import tokenizer
@@ -9,6 +10,7 @@ PUBLISHED: builder.Published = {
 }
 
 
+@registry.datasets.register("ptb")
 class Builder(builder.BenchmarkBuilder):
   """Builds the Penn Treebank, one record per megabyte."""
 

@@ -11,6 +11,7 @@ import platform
 import sysconfig
 
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import corpus
 from transformer_xl.data_prep import source as source_lib
@@ -35,6 +36,7 @@ _LEFT_OUT = (
 _MACHINE_FILES = ("config-", "_sysconfigdata", "sitecustomize")
 
 
+@registry.datasets.register("python_stdlib")
 class Builder(builder.CorpusBuilder):
   """Builds the sources of the standard library, one record per file."""
 

@@ -6,10 +6,13 @@ The distance is that from a symbol to its copy, the same for a whole document.
 """
 
 import string
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.data_prep.synthetic import task
 
 SYMBOLS = string.ascii_lowercase[:16]
@@ -48,13 +51,15 @@ def check(*, num_symbols: int, max_distance: int) -> None:
     )
 
 
-TASK = task.Task(
-  options={
+@registry.tasks.register("copy")
+class Copy(task.Task):
+  """Copies a string over filler."""
+
+  options: ClassVar[Mapping[str, task.Option]] = {
     "num_symbols": task.Option(8, 1, 10**4, "symbols to copy"),
     "max_distance": task.Option(
       48, 2, 10**8, "longest distance from a symbol to its copy"
     ),
-  },
-  write=write,
-  check=check,
-)
+  }
+  write = staticmethod(write)
+  check = staticmethod(check)

@@ -10,9 +10,13 @@ have from one pair to the number that is asked for, since a model finds out what
 to do where there are few, as in the paper's training data.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.data_prep.synthetic import task
 
 WORDS = 16  # Number of keys, and of values, that documents draw from.
@@ -64,13 +68,16 @@ def check(*, num_pairs: int, max_distance: int) -> None:
     )
 
 
-TASK = task.Task(
-  options={
+@registry.tasks.register("mqar")
+class MQAR(task.Task):
+  """Asks once for each of several pairs."""
+
+  options: ClassVar[Mapping[str, task.Option]] = {
     "num_pairs": task.Option(6, 1, WORDS, "pairs in a document"),
     "max_distance": task.Option(
       30, 2, 10**8, "longest distance from a pair to its query"
     ),
-  },
-  write=write,
-  check=check,
-)
+  }
+  write = staticmethod(write)
+  check = staticmethod(check)
+  suite_updates = 800

@@ -6,8 +6,12 @@ A key is free again as soon as it was asked for, so old values of a key are
 never far. Keys and values are those of `recall`.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import numpy as np
 
+from transformer_xl.config import registry
 from transformer_xl.data_prep.synthetic import recall
 from transformer_xl.data_prep.synthetic import task
 
@@ -54,8 +58,11 @@ def write(
   return [task.Document(words, sorted(distances.items()))]
 
 
-TASK = task.Task(
-  options={
+@registry.tasks.register("overwrite")
+class Overwrite(task.Task):
+  """Asks for the newer of two values."""
+
+  options: ClassVar[Mapping[str, task.Option]] = {
     "num_keys": task.Option(3, 1, len(recall.KEYS), "number of keys"),
     "max_distance": task.Option(
       48,
@@ -63,7 +70,6 @@ TASK = task.Task(
       10**8,
       "longest distance from the last value to its query",
     ),
-  },
-  write=write,
-  has_documents=False,
-)
+  }
+  write = staticmethod(write)
+  has_documents = False

@@ -7,8 +7,12 @@ can be looked up. The distance is the number of bits, that is, from the first
 bit to the question.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import numpy as np
 
+from transformer_xl.config import registry
 from transformer_xl.data_prep.synthetic import task
 
 ANSWERS = ("even", "odd")
@@ -29,9 +33,12 @@ def write(
   return task.fill(num_tokens, document)
 
 
-TASK = task.Task(
-  options={
+@registry.tasks.register("parity")
+class Parity(task.Task):
+  """Asks whether the number of ones is even."""
+
+  options: ClassVar[Mapping[str, task.Option]] = {
     "max_distance": task.Option(30, 2, 10**8, "most bits of a document"),
-  },
-  write=write,
-)
+  }
+  write = staticmethod(write)
+  suite_updates = 400

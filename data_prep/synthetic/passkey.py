@@ -11,11 +11,14 @@ The distance is that from a digit to its copy, the same for a whole document.
 
 import collections
 import re
+from collections.abc import Mapping
 from pydoc_data import topics
+from typing import ClassVar
 
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.data_prep.synthetic import task
 
 MARKER = ["the", "pass", "key", "is"]
@@ -88,14 +91,17 @@ def check(*, num_digits: int, max_distance: int) -> None:
     )
 
 
-TASK = task.Task(
-  options={
+@registry.tasks.register("passkey")
+class Passkey(task.Task):
+  """Hides digits in prose."""
+
+  options: ClassVar[Mapping[str, task.Option]] = {
     "num_digits": task.Option(4, 1, 100, "digits of the key"),
     "max_distance": task.Option(
       48, 2, 10**8, "longest distance from a digit to its copy"
     ),
-  },
-  write=write,
-  check=check,
-  prose=prose,
-)
+  }
+  write = staticmethod(write)
+  check = staticmethod(check)
+  has_prose = True
+  prose = staticmethod(prose)

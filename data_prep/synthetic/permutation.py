@@ -10,9 +10,12 @@ Merrill et al. 2024). The distance is the number of swaps.
 """
 
 import itertools
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
+from transformer_xl.config import registry
 from transformer_xl.data_prep.synthetic import task
 
 NUM_ITEMS = 5
@@ -41,9 +44,12 @@ def write(
   return task.fill(num_tokens, document)
 
 
-TASK = task.Task(
-  options={
+@registry.tasks.register("permutation")
+class Permutation(task.Task):
+  """Asks for the order after swaps."""
+
+  options: ClassVar[Mapping[str, task.Option]] = {
     "max_distance": task.Option(24, 2, 10**8, "most swaps of a document"),
-  },
-  write=write,
-)
+  }
+  write = staticmethod(write)
+  suite_updates = 1000

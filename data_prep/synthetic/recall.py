@@ -9,9 +9,12 @@ the newer of two values.
 """
 
 import string
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
+from transformer_xl.config import registry
 from transformer_xl.data_prep.synthetic import task
 
 SHORTEST = 4  # Distance from a pair to its query, in tokens.
@@ -54,13 +57,15 @@ def write(
   return [task.Document(words, sorted(distances.items()))]
 
 
-TASK = task.Task(
-  options={
+@registry.tasks.register("recall")
+class Recall(task.Task):
+  """Asks for values at known distances."""
+
+  options: ClassVar[Mapping[str, task.Option]] = {
     "num_keys": task.Option(3, 1, len(KEYS), "number of keys"),
     "max_distance": task.Option(
       96, SHORTEST, 10**8, "longest distance from a pair to its query"
     ),
-  },
-  write=write,
-  has_documents=False,
-)
+  }
+  write = staticmethod(write)
+  has_documents = False

@@ -2,8 +2,14 @@
 
 A task writes documents of words, of which some are answers: words that a model
 can tell from what came before. Each answer has a distance, which is how far
-back its evidence lies. A new task is a file with a `TASK` beside this one and
-a name in `token_file.SYNTHETIC`.
+back its evidence lies. A task is one file with a class that registers itself,
+in this folder or in an extension:
+
+    @registry.tasks.register("name")
+    class Name(task.Task):
+      ...
+
+Its name is then a dataset.
 """
 
 import functools
@@ -11,7 +17,7 @@ import hashlib
 import io
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -47,30 +53,42 @@ class Document(NamedTuple):
   answers: list[tuple[int, int]]
 
 
-class Task(NamedTuple):
+def _accept(**options: int) -> None:
+  """The check of a task whose options all go together."""
+
+
+class Task:
   """A synthetic task.
 
   Attributes:
-    options: the numbers that `write` takes, by name.
-    write: takes a number of tokens, a generator and the options; returns
-      documents of at most so many words and line ends together.
+    options: the numbers that `write` takes, by name; flags of the command.
+    write: takes a number of tokens, a generator (`np.random.Generator`) and the
+      options by name; returns documents of at most so many words and line ends
+      together.
     check: takes the options; raises a UserError if they do not go together.
-    prose: takes the text of `--source`, or None without one, and returns words,
-      which `write` gets as `text`. None if a task has no text of others.
+    has_prose: `write` also gets `text`, the words of `prose`.
     has_documents: documents do not depend on each other, so a model may forget
       where one starts (`data.reset_at_documents`). Otherwise the text is a
       single document.
+    suite_updates: updates that `experiments/memory_suite.py` trains for.
   """
 
-  options: Mapping[str, Option]
-  write: Callable[..., list[Document]]
-  check: Callable[..., None] | None = None
-  prose: Callable[[str | None], list[str]] | None = None
-  has_documents: bool = True
+  registered_name: ClassVar[str]
+  options: ClassVar[Mapping[str, Option]] = {}
+  write: ClassVar[Callable[..., list[Document]]]
+  check: ClassVar[Callable[..., None]] = staticmethod(_accept)
+  has_prose: ClassVar[bool] = False
+  has_documents: ClassVar[bool] = True
+  suite_updates: ClassVar[int] = 600
+
+  @staticmethod
+  def prose(text: str | None) -> list[str]:
+    """Words of the text of `--source`, which is None without one."""
+    raise NotImplementedError
 
 
 def open_corpus(
-  name: str, task: Task, *, path: str | None, **chosen: int
+  name: str, task: type[Task], *, path: str | None, **chosen: int
 ) -> corpus_lib.Corpus:
   """The corpus of a task, which depends on its numbers and its prose alone.
 
@@ -84,7 +102,7 @@ def open_corpus(
   Raises:
     UserError: a number is out of its range, or a source is given.
   """
-  if path is not None and task.prose is None:
+  if path is not None and not task.has_prose:
     raise errors.UserError(
       f"--dataset={name} makes its text itself; leave --source out."
     )
@@ -108,10 +126,9 @@ def open_corpus(
         f"--{each}={numbers[each]} must be between {option.least} and {most}."
       )
   own: dict[str, Any] = {each: numbers[each] for each in task.options}
-  if task.check is not None:
-    task.check(**own)
+  task.check(**own)
   fingerprint = name
-  if task.prose is not None:
+  if task.has_prose:
     own["text"] = task.prose(None if path is None else _read(path))
     fingerprint = hashlib.sha256(" ".join(own["text"]).encode()).hexdigest()
 

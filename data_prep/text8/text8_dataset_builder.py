@@ -1,5 +1,9 @@
 """text8: 10^8 letters and spaces of Wikipedia, cut 90/5/5; 27 symbols."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
+from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import download
 from transformer_xl.data_prep import tokenizer
@@ -19,9 +23,11 @@ PUBLISHED: builder.Published = {
 }
 
 
+@registry.datasets.register("text8")
 class Builder(enwik8_dataset_builder.Builder):
   """Builds text8, one record per megabyte."""
 
+  MODES: ClassVar[Mapping[str, str]] = {}
   ARCHIVES = (ARCHIVE,)
   FILES = ("text8",)
   NEEDED = "text8.zip or the file in it"

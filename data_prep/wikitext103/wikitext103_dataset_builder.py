@@ -1,5 +1,6 @@
 """TFDS builder of WikiText-103; needs no TensorFlow."""
 
+from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import download
 from transformer_xl.data_prep.wikitext2 import (
@@ -15,6 +16,7 @@ PUBLISHED: builder.Published = {
 }
 
 
+@registry.datasets.register("wikitext103")
 class Builder(wikitext2.Builder):
   """Builds WikiText-103, one record per article."""
 

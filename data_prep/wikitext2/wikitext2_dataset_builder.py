@@ -7,6 +7,7 @@ article; the blank line before it belongs to the article before.
 import re
 from typing import Any
 
+from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import download
 from transformer_xl.data_prep import piece as piece_lib
@@ -25,6 +26,7 @@ _HEADING = re.compile(
 )
 
 
+@registry.datasets.register("wikitext2")
 class Builder(builder.BenchmarkBuilder):
   """Builds WikiText-2, one record per article."""
 

@@ -35,7 +35,11 @@ NUM_SEGMENTS = test_vanilla.NUM_SEGMENTS
 # What decides how text is read. All else is that of a tiny model.
 KEPT = (
   *("model.layers", "model.encoding", "model.untie_biases", "model.pre_norm"),
-  *("model.position_scale", "model.memory_start", "model.same_length_window"),
+  *(
+    "model.rope.position_scale",
+    "model.memory_start",
+    "model.same_length_window",
+  ),
   *("model.compressive.function", "model.remat", "data.reset_at_documents"),
   *("train.gradient_segments", "train.same_length", "train.loss_on"),
   *("train.accumulation_steps", "eval.same_length"),

@@ -20,7 +20,7 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import vanilla
 from transformer_xl.config import load
-from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
@@ -178,7 +178,7 @@ def test_a_twin_has_the_size_of_its_experiment_and_the_lengths_of_training(
 @pytest.mark.parametrize(
   "fields",
   [
-    *({"encoding": name} for name in model_fields.ENCODINGS),
+    *({"encoding": name} for name in registry.encodings),
     {"untie_biases": True},
     {"encoding": "shaw", "num_positions": 200, "cutoffs": (9,), "div_val": 2},
     {"layers": ("compressive",), "compressive.rate": 3},

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import plan_markdown
 from benchmarks import plan_table
 from transformer_xl.config import load
-from transformer_xl.model.mixers import table
+from transformer_xl.config import registry
 
 
 def line(**updates):
@@ -146,7 +146,7 @@ def test_code_is_that_of_the_model_and_of_the_experiment(tmp_path, monkeypatch):
 
 
 def test_mixers_that_a_model_lacks_are_no_code_of_it(tmp_path, monkeypatch):
-  names = [*table.MIXERS, "mixer", "table", "recurrent"]
+  names = [*registry.mixers, "mixer", "table", "recurrent"]
   files = [f"transformer_xl/model/mixers/{name}.py" for name in names]
   for file in files:
     assert (plan_table.ROOT / file).exists()

@@ -97,7 +97,7 @@ CASES = {
   "model.num_kv_heads": (1, {}),
   "model.encoding": ("shaw", {}),
   "model.num_positions": (3, {"model.encoding": "shaw"}),
-  "model.position_scale": (
+  "model.rope.position_scale": (
     0.5,
     {"model.encoding": "rope", "model.head_dim": 4},
   ),
@@ -363,7 +363,7 @@ def score_program(config):
 
 
 def test_every_field_has_a_case_or_a_reason():
-  assert {*CASES} | {*WITHOUT} == {*schema.FIELDS}
+  assert {*CASES} | {*WITHOUT} == {*schema.all_fields()}
   assert not {*CASES} & {*WITHOUT}
 
 

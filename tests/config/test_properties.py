@@ -43,7 +43,7 @@ def one_of(*values):
 # most pairs of them would break is drawn seldom.
 FIELDS = {
   name: one_of(*schema.choices(name))
-  for name in schema.FIELDS
+  for name in schema.all_fields()
   if schema.choices(name) and not name.startswith(("analysis.", "score."))
 } | {
   "model.dtype": one_of("float32", "bfloat16"),  # `main` replaces `auto`.

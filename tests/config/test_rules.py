@@ -8,7 +8,7 @@ from tests import tiny
 from tests.config.test_load import refusal
 from transformer_xl.config import fields
 from transformer_xl.config import load
-from transformer_xl.config import mixer_fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 
 WRONG = {
@@ -17,6 +17,7 @@ WRONG = {
   "0 or more": [-1],
   "above 0": [0.0],
   "in [0, 1)": [-0.5, 1.0],
+  "in (0, 1)": [0.0, 1.0],
   "in (0, 1]": [0.0, 1.5],
   "-1 or more": [-2, -7],
   "PATTERN=FACTOR": ["no such"],
@@ -44,16 +45,25 @@ def _rule_of_one(field):
 
 RULES = [
   (name, value)
-  for name, field in schema.FIELDS.items()
+  for name, field in schema.all_fields().items()
   if field.rule is not None
   for value in wrong_values(field)
 ]
 
 
 def test_every_rule_is_broken_by_some_value():
-  used = {_rule_of_one(field) for field in schema.FIELDS.values() if field.rule}
-  assert used >= set(WRONG) == set(fields.RULES)
+  used = {
+    _rule_of_one(field) for field in schema.all_fields().values() if field.rule
+  }
+  # A rule that no field of the package has is for extensions.
+  assert used | {"in (0, 1)"} >= set(WRONG)
+  assert set(WRONG) == {*fields.RULES, registry.tracker_rule().text}
   assert len(RULES) > 80
+
+
+@pytest.mark.parametrize("text", fields.RULES)
+def test_a_rule_holds_for_no_value_that_breaks_it(text):
+  assert not any(map(fields.RULES[text], WRONG[text]))
 
 
 @pytest.mark.parametrize(("name", "value"), RULES)
@@ -78,7 +88,7 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
     ),
     (
       {"model.layers": ("attention", "mamba")},
-      f"names 'mamba'; the mixers are {', '.join(mixer_fields.MIXERS)}: set "
+      f"names 'mamba'; the mixers are {', '.join(registry.mixers)}: set "
       "--config.model.layers",
     ),
     (

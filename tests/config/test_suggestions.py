@@ -34,9 +34,9 @@ def test_a_wrong_name_stands_for_the_nearest_fields(path, fields):
 def test_a_name_of_another_program_comes_with_what_the_field_means():
   assert suggestions.hint("train.epochs") == (
     "; did you mean config.train.num_steps? "
-    + schema.FIELDS["train.num_steps"].remark
+    + schema.all_fields()["train.num_steps"].remark
   )
 
 
 def test_every_suggestion_is_a_field():
-  assert {*suggestions.OTHER_NAMES.values()} <= schema.FIELDS.keys()
+  assert {*suggestions.OTHER_NAMES.values()} <= schema.all_fields().keys()

@@ -35,8 +35,7 @@ import jax
 
 from tests import oracle_recurrent
 from tests import tiny
-from transformer_xl.config import mixer_fields
-from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.encodings import table
@@ -94,13 +93,13 @@ class Package:
     self.vocab_size = self.config.vocab_size
     self.masks_empty = self.config.memory_start == "masked"
     self.has_attention = all(
-      mixer_fields.MIXERS[name].attends for name in self.config.mixers
+      registry.mixers[name].attends for name in self.config.mixers
     )
     self.own_positions = table.of(self.config).counts_from_segment
     self.unequal = any(limit for _, limit in self.config.pattern)
     self.compresses = "compressive" in self.config.mixers
     self.writes = any(
-      mixer_fields.MIXERS[name].writes_segments for name in self.config.mixers
+      registry.mixers[name].writes_segments for name in self.config.mixers
     )
     self.retrieves = "memorizing" in self.config.mixers
     self.step = jax.jit(self.read)
@@ -218,7 +217,7 @@ IMPLEMENTATIONS = {
   "rope": package(encoding="rope", same_length_window="mem_len"),
   "rope_zeros": package(
     encoding="rope",
-    position_scale=0.3,
+    **{"rope.position_scale": 0.3},
     memory_start="zeros",
     pre_norm=True,
     head_dim=6,
@@ -275,7 +274,7 @@ COMBINATIONS = [
   *(
     package(kind, **options, encoding=name)
     for kind, options in MEMORIES
-    for name in model_fields.ENCODINGS
+    for name in registry.encodings
   ),
   *(
     package(each, layers=(name,), pre_norm=True, num_heads=MANY, **options)

@@ -12,7 +12,7 @@ import platform
 import pytest
 
 from tests.conformance import refusals
-from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/conformance.md"
 START, END = "<!-- conformance: start -->", "<!-- conformance: end -->"
@@ -61,7 +61,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def _table():
-  encodings = [*model_fields.ENCODINGS]
+  encodings = [*registry.encodings]
   rows = [
     ["memory", *(f"`{name}`" for name in encodings)],
     ["---"] * (1 + len(encodings)),

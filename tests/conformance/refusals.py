@@ -3,12 +3,11 @@
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.config import mixer_fields
-from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 
-ENCODINGS = {f"`{n}`": {"model.encoding": n} for n in model_fields.ENCODINGS}
+ENCODINGS = {f"`{n}`": {"model.encoding": n} for n in registry.encodings}
 MEMORIES = {
-  **{f"`{name}`": {"model.layers": (name,)} for name in mixer_fields.MIXERS},
+  **{f"`{name}`": {"model.layers": (name,)} for name in registry.mixers},
   "a limit": {"model.layers": ("attention:4", "attention")},
   "`gradient_segments`": {"train.gradient_segments": 2},
   "`memory_start` zeros": {"model.memory_start": "zeros"},

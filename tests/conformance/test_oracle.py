@@ -11,11 +11,9 @@ from tests import oracle
 from tests import oracle_recurrent
 from tests import tiny
 from tests.conformance import adapters
-from transformer_xl.config import mixer_fields
-from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
-from transformer_xl.model.mixers import table
 
 # Float32 against float64, in shares of the largest log-probability: some ten
 # roundings. A wrong distance or window changes results by a thousand times as
@@ -74,7 +72,7 @@ CASES = (
   Case(3, 7, 2, None, {"encoding": "relative_tied"}),
   Case(4, 0, 0, None, {"encoding": "absolute"}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "rope", "pre_norm": True}),
-  Case(3, 7, 0, None, {"encoding": "rope", "position_scale": 0.3}),
+  Case(3, 7, 0, None, {"encoding": "rope", "rope.position_scale": 0.3}),
   Case(3, 7, 0, None, {"encoding": "alibi", "num_heads": 3}),
   # A block of today.
   Case(3, 7, 2, None, MODERN),
@@ -180,11 +178,11 @@ REST = (
   *(
     Case(4, 3, 0, None, _slots(function, 3, 2, encoding=name))
     for function in ("mean", "max", "conv")
-    for name in model_fields.ENCODINGS
+    for name in registry.encodings
   ),
   *(
     Case(4, 6, 0, None, {"layers": ("lstm", "attention:3"), "encoding": name})
-    for name in model_fields.ENCODINGS
+    for name in registry.encodings
   ),
 )
 
@@ -212,22 +210,22 @@ def test_every_mixer_has_rules_and_a_case():
   tried = {
     name for case in CASES for name in tiny.model_config(**case.model).mixers
   }
-  assert tried == set(table.MIXERS) == set(mixer_fields.MIXERS)
+  assert tried == set(registry.mixers)
 
 
 def test_every_encoding_has_a_case():
   tried = {case.model.get("encoding", "relative") for case in [*CASES, *REST]}
-  assert tried == set(model_fields.ENCODINGS)
+  assert tried == set(registry.encodings)
 
 
-@pytest.mark.parametrize("name", table.MIXERS)
+@pytest.mark.parametrize("name", [*registry.mixers])
 def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
   config = tiny.model_config(layers=(name,))
-  mixer = table.MIXERS[name]
+  mixer = registry.mixers[name]
   flops = mixer.flops(config, segment_len=4, mem_len=8, context_len=0)
   assert flops > config.model_dim
   reach = mixer.remembered_tokens(config, 8)
-  writes = mixer_fields.MIXERS[name].writes_segments
+  writes = registry.mixers[name].writes_segments
   hands_on_vectors = name in oracle_recurrent.READ or writes
   assert (reach is None) == hands_on_vectors
   assert reach is None or reach >= 8

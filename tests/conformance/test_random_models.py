@@ -14,8 +14,7 @@ import pytest
 from tests import oracle
 from tests.conformance import adapters
 from tests.conformance import test_oracle
-from transformer_xl.config import mixer_fields
-from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
@@ -40,8 +39,8 @@ def draw_layers(generator) -> tuple[str, ...]:
   """A pattern of one to three mixers, some of them with a limit."""
   layers = []
   for _ in range(generator.integers(1, 4)):
-    name = str(generator.choice([*mixer_fields.MIXERS]))
-    if mixer_fields.MIXERS[name].takes_limit and generator.random() < 0.4:
+    name = str(generator.choice([*registry.mixers]))
+    if registry.mixers[name].takes_limit and generator.random() < 0.4:
       name += f":{generator.integers(1, 8)}"
     layers.append(name)
   return tuple(layers)
@@ -49,8 +48,8 @@ def draw_layers(generator) -> tuple[str, ...]:
 
 def draw_adapter(generator) -> tuple[adapters.Package, int]:
   """A model with a length of memory, and a length of segments."""
-  encoding = str(generator.choice([*model_fields.ENCODINGS]))
-  clamps = model_fields.ENCODINGS[encoding].clamps
+  encoding = str(generator.choice([*registry.encodings]))
+  clamps = registry.encodings[encoding].clamps
   layers = draw_layers(generator)
   options: dict[str, Any] = {
     "layers": layers,

@@ -8,6 +8,7 @@ import pytest
 
 from tests import corpus
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.data import token_file
 
 
@@ -112,7 +113,7 @@ def test_a_misspelled_dataset_is_answered_with_the_right_name(tmp_path):
   assert "did you mean books?" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", token_file.BENCHMARKS)
+@pytest.mark.parametrize("name", [*registry.datasets])
 def test_a_benchmark_is_no_misspelling_of_itself(tmp_path, name):
   with pytest.raises(errors.UserError, match="no prepared data") as caught:
     token_file.read_meta(str(tmp_path / name))

@@ -8,6 +8,7 @@ import pytest
 from tests.data_prep import layouts
 from tests.data_prep import solvers
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.data import token_file
 
 NUM_TOKENS = 20_000
@@ -20,7 +21,7 @@ OPTIONS = {
   "permutation": {"max_distance": 40},
   "recall": {"num_keys": 5, "max_distance": 40},
 }
-TASKS = pytest.mark.parametrize("name", token_file.SYNTHETIC)
+TASKS = pytest.mark.parametrize("name", [*registry.tasks])
 
 
 def prepare(task, tmp_path, source=None, **options):
@@ -31,7 +32,7 @@ def prepare(task, tmp_path, source=None, **options):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
   folder = tmp_path_factory.mktemp("synthetic")
-  return {name: prepare(name, folder) for name in token_file.SYNTHETIC}
+  return {name: prepare(name, folder) for name in registry.tasks}
 
 
 @TASKS

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from transformer_xl.data import token_file
+from transformer_xl.config import registry
 from transformer_xl.experiments import memory_text
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def test_rows_say_how_they_were_measured(path):
   result = json.loads(path.read_text("utf-8"))
   assert result["dataset"] == path.stem
   assert result["planned_for"] == "TPU v5 lite"  # As the page says.
-  assert path.stem in {*token_file.SYNTHETIC, *TEXTS}
+  assert path.stem in {*registry.tasks, *TEXTS}
   for row in result["rows"]:
     assert [*problems(row, result)] == [], row["name"]
   names = [row["name"] for row in result["rows"]]

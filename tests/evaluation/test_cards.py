@@ -31,7 +31,7 @@ CARD = {  # The contract, then what comes on top of it.
   *("batch_size", "dtype", "checkpoint_step", "num_parameters"),
   *("seconds", "tokens_per_second"),
   *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
-  *("context_len", "temperature", "initialised_from", "position_scale"),
+  *("context_len", "temperature", "initialised_from", "encoding_fields"),
   *("layers", "mixer_fields", "reset_at_documents", "same_length_window"),
   *("encoding", "pre_norm", "layer_norm_epsilon", "targets"),
 }
@@ -234,7 +234,7 @@ COMPRESSIVE = {"model.layers": ("compressive",), "model.compressive.slots": 3}
         "eval.parameters": "ema",
       }.items()
     ),
-    ({"model.encoding": "rope"}, "model.position_scale", 0.5),
+    ({"model.encoding": "rope"}, "model.rope.position_scale", 0.5),
     ({"eval.mem_len": (0,)}, "eval.context_len", 5),
     (COMPRESSIVE, "model.compressive.function", "max"),
     (COMPRESSIVE, "model.compressive.rate", 2),

@@ -79,7 +79,7 @@ def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
 @pytest.mark.parametrize(
   "fields",
   [
-    {"model.encoding": "rope", "model.position_scale": 0.5},
+    {"model.encoding": "rope", "model.rope.position_scale": 0.5},
     pytest.param({"model.encoding": "alibi"}, marks=pytest.mark.rest),
     pytest.param(
       {

@@ -1,6 +1,7 @@
 """Random models survive export to HuggingFace's files bit for bit."""
 
 import json
+import operator
 import os
 import tempfile
 
@@ -72,7 +73,8 @@ def check(config, fields, lengths=LENGTHS):
   """A model and its parameters survive export and import bit for bit."""
   names = [path.removeprefix("model.") for path in huggingface.CARRIED]
   names.append("num_kv_heads")
-  later = {name: getattr(config, name) for name in names}
+  values = {name: operator.attrgetter(name)(config) for name in names}
+  later = traverse_util.unflatten_dict(values, sep=".")
   fields = fields | {huggingface.OWN: {"model": later}}
   params = draw(config)
   with tempfile.TemporaryDirectory() as folder:

@@ -66,7 +66,7 @@ MODELS = {
   "rope": {
     "kind": "byte",
     "model.encoding": "rope",
-    "model.position_scale": 0.5,
+    "model.rope.position_scale": 0.5,
     "model.pre_norm": True,
   },
   "alibi": {"kind": "byte", "model.encoding": "alibi", "model.num_heads": 3},

@@ -14,10 +14,9 @@ from tests.conformance import adapters
 from tests.conformance import checks
 from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import reader as reader_lib
-from transformer_xl.model.encodings import table as encodings
 
 LEARNED = ("shaw", "absolute_per_layer")
 ABSOLUTE = ("absolute", "absolute_per_layer")
@@ -152,28 +151,16 @@ def test_a_reader_of_too_long_segments_is_one_line():
     )
 
 
-def test_the_table_and_the_rules_know_the_same_encodings():
-  assert set(encodings.ENCODINGS) == set(model_fields.ENCODINGS)
-  assert set(encodings.ENCODINGS) == set(schema.choices("model.encoding"))
-  for name, encoding in encodings.ENCODINGS.items():
+def test_the_choices_are_what_is_registered():
+  assert schema.choices("model.encoding") == tuple(registry.encodings)
+  for name, encoding in registry.encodings.items():
+    assert encoding.registered_name == name
     assert encoding.counts_from_segment == (name in ABSOLUTE)
 
 
 def test_rotated_heads_have_an_even_width():
   config = tiny.config_dict(**{"model.encoding": "rope", "model.head_dim": 5})
   with pytest.raises(errors.UserError, match="it is 5; try 6"):
-    load.from_config_dict(config)
-
-
-@pytest.mark.parametrize("encoding", ["relative", "alibi", "absolute"])
-def test_nothing_but_rotations_is_interpolated(encoding):
-  config = tiny.config_dict(
-    **{"model.encoding": encoding, "model.position_scale": 0.5}
-  )
-  text = (
-    f"position_scale=0.5 is for model.encoding=rope, but that is {encoding}"
-  )
-  with pytest.raises(errors.UserError, match=text):
     load.from_config_dict(config)
 
 

@@ -149,8 +149,8 @@ def test_a_file_of_texts_gives_a_list_of_results(workdir, tmp_path):
   assert [len(best) for best in result[0]["top"]] == [2, 2, 2]
   card = ("prefix", "mem_len", "segment_len", "dtype", "checkpoint_step")
   assert [result[1][name] for name in card] == ["\n", 512, 128, "float32", 1]
-  memory = ("memory_start", "layers", "position_scale")
-  assert [result[1][name] for name in memory] == ["masked", ["attention"], 1.0]
+  memory = ("memory_start", "layers", "encoding_fields")
+  assert [result[1][name] for name in memory] == ["masked", ["attention"], {}]
 
 
 def test_few_texts_get_a_line_each(workdir, tmp_path, caplog):

@@ -154,7 +154,7 @@ class FitsError(Exception):
 
 @pytest.mark.some(24)
 @pytest.mark.parametrize(
-  "name", [name for name in schema.FIELDS if name.startswith("model.")]
+  "name", [name for name in schema.all_fields() if name.startswith("model.")]
 )
 def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
   name, imported, data_dir, monkeypatch
@@ -169,11 +169,12 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
     raise FitsError
 
   monkeypatch.setattr(trained_model, "restore_params", restore)
-  if name not in initial_parameters.OF_STATE:  # Of which shapes decide.
+  transfer = schema.all_fields()[name].transfer
+  if transfer != "same_shapes":
     monkeypatch.setattr(network, "abstract_params", lambda model: {})
   # The source has attention alone, so these change no parameters of it.
   of_others = name.count(".") == 2
-  is_free = name in initial_parameters.FREE or of_others
+  is_free = transfer == "any" or of_others
   changes = {name: value}
   if name == "model.num_heads":
     changes["model.num_kv_heads"] = value  # It follows by default.
@@ -185,11 +186,17 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
     assert f"and {value} in this run: set --config.{name}={trained}" in message
 
 
-def test_what_is_free_is_a_field():
-  free = initial_parameters.FREE | initial_parameters.OF_STATE
-  assert not free - {*schema.FIELDS}
-  shaping = {"model.num_layers", "model.encoding", "model.tie_weights"}
-  assert not free & shaping
+@pytest.mark.parametrize(
+  ("transfer", "names"),
+  [
+    ("equal", ["num_layers", "encoding", "tie_weights", "delta.key_dim"]),
+    ("same_shapes", ["layers", "compressive.slots", "memorizing.top_k"]),
+    ("any", ["dropout_rate", "dtype", "rope.position_scale"]),
+  ],
+)
+def test_a_field_says_how_free_it_is(transfer, names):
+  for name in names:
+    assert schema.all_fields()[f"model.{name}"].transfer == transfer
 
 
 @pytest.mark.some(3)

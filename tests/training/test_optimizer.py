@@ -11,8 +11,9 @@ import pytest
 from tests import comparison
 from tests import tiny
 from transformer_xl.config import load
-from transformer_xl.config import training_fields
+from transformer_xl.config import registry
 from transformer_xl.training import optimizer as optimizer_lib
+from transformer_xl.training.optimizers import optimizer as optimizers
 
 PEAK = 2.5e-4
 LARGE = {
@@ -21,7 +22,9 @@ LARGE = {
   "train.learning_rate": PEAK,
 }
 DECAYING = [
-  name for name, rules in training_fields.OPTIMIZERS.items() if rules.decays
+  name
+  for name, rules in registry.optimizers.items()
+  if "weight_decay" in rules.uses
 ]
 
 
@@ -128,7 +131,7 @@ def test_the_gradient_is_clipped_by_its_global_norm():
 def test_matrices_decay_and_vectors_do_not():
   config = tiny.model_config(cutoffs=(9,), div_val=2, untie_biases=True)
   params = tiny.params(config)
-  mask = optimizer_lib.decayed_parameters(params)
+  mask = optimizers.decayed_parameters(params)
   flat = {
     path[-1].key: decays
     for path, decays in jax.tree_util.tree_leaves_with_path(mask)
@@ -180,7 +183,7 @@ def test_lamb_takes_the_trust_ratio_of_each_layer():
     softmax = gradient["softmax"] | {"cluster_bias": jnp.zeros(1)}
     gradients.append(gradient | {"softmax": softmax})
     updates, state = update(gradients[-1], state, params)
-  decays = optimizer_lib.decayed_parameters(params)
+  decays = optimizers.decayed_parameters(params)
   rows = map(joined, [params, decays, updates, *gradients])
   found = list(map(jax.tree_util.tree_leaves_with_path, rows))
   assert len(found[0]) == len(jax.tree.leaves(params)) - 2
@@ -314,7 +317,7 @@ def test_tables_have_a_finite_factor_where_the_rate_is_zero():
   assert np.all(np.isfinite(update["embedding"]["table_1"]))
 
 
-@pytest.mark.parametrize("name", training_fields.OPTIMIZERS)
+@pytest.mark.parametrize("name", registry.optimizers)
 def test_every_optimizer_descends(name):
   rate = {"sgd": 0.1, "lamb": 0.05}.get(name, 0.1)
   config = train_config(

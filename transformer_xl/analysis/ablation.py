@@ -28,7 +28,7 @@ from transformer_xl.analysis import plotting
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
-from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
@@ -136,12 +136,9 @@ def parse(config: schema.ExperimentConfig, name: str) -> variants.Variant:
       f"analysis.rows has {name!r}, but the experiment has no recurrence with "
       "train.mem_len=0; set --config.train.mem_len."
     )
-  encoding_rules = model_fields.ENCODINGS[encoding]
-  if not encoding_rules.clamps:
+  if not registry.encodings[encoding].clamps:
     changes["train.clamp_len"] = 0
     changes["eval.clamp_len"] = 0
-  if not encoding_rules.rotates:
-    changes["model.position_scale"] = 1.0
   return variants.Variant(name, changes)
 
 

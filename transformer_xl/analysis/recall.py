@@ -1,6 +1,6 @@
 """Recall: over which distance a model's answers are right; `--mode=recall`.
 
-The text is one of the synthetic tasks (`token_file.SYNTHETIC`), in which some
+The text is one of the synthetic tasks (data_prep/synthetic), in which some
 tokens are answers whose evidence lies at a known distance. An answer is right
 if it is the likeliest token there. Runs that exist are compared: the run itself
 and those of `config.analysis.group`, with a curve of right answers by distance
@@ -24,6 +24,7 @@ from transformer_xl import shapes
 from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
@@ -63,7 +64,7 @@ def open_answers(
   split = config.eval.split
   file = token_file.open_split(directory, split)
   if file.answers is None or not len(file.answers.positions):
-    names = ", ".join(token_file.SYNTHETIC)
+    names = ", ".join(registry.tasks)
     raise errors.UserError(
       f"right answers are known for the tasks of data_prep ({names}), and "
       f"{split} of {directory} has none; set --config.data.name, or prepare "
@@ -253,7 +254,10 @@ def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
     is_whole = model.same_length_window == "mem_len_plus_one"
     windows.append(held_len if is_whole else held_len - 1)
   if visibility.has_window(mem_len, same_length=config.eval.same_length):
-    return None if "compressive" in model.mixers else sum(windows)
+    has_slots = any(
+      not layer.mixer.keys_are_tokens for layer in mixers.all_layers(model)
+    )
+    return None if has_slots else sum(windows)
   whole = sum(math.ceil(length / segment_len) for length in lengths[1:])
   return segment_len - 1 + lengths[0] + whole * segment_len
 

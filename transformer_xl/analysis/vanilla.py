@@ -15,9 +15,6 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import schema
 from transformer_xl.model import network
 
-# Fields that belong to distances and to memory.
-_LEFT_OUT = ("layers", "position_scale")
-
 
 def changes(model: schema.ModelConfig) -> dict[str, Any]:
   """Fields of `config.model` that turn a model into its counterpart.
@@ -25,9 +22,10 @@ def changes(model: schema.ModelConfig) -> dict[str, Any]:
   A mesh can split the feed-forward units between as many devices as before, so
   the number of parameters is the same up to a few units.
   """
-  values: dict[str, Any] = {"encoding": "absolute"}
-  for name in _LEFT_OUT:
-    values[name] = schema.FIELDS[f"model.{name}"].default
+  values: dict[str, Any] = {
+    "encoding": "absolute",
+    "layers": schema.all_fields()["model.layers"].default,
+  }
   twin = dataclasses.replace(model, **values)
   wider = dataclasses.replace(twin, ff_dim=model.ff_dim + 1)
   missing = _num_parameters(model) - _num_parameters(twin)

@@ -62,12 +62,19 @@ def parse(text: str) -> Variant:
         f"analysis.variants has {text!r}, but all variants share {path}; set "
         f"--config.{flag}."
       )
-  unknown = [path for path in changes if path and path not in schema.FIELDS]
+  known = schema.all_fields()
+  unknown = [path for path in changes if path and path not in known]
   if colon and unknown:
     raise errors.UserError(
       f"analysis.variants has {text!r}, but there is no field "
       f"{unknown[0]}{suggestions.hint(unknown[0])}"
     )
+  for path in changes:
+    if path in known and known[path].names in ("code", "file"):
+      raise errors.UserError(
+        f"analysis.variants has {text!r}, but {path} changes nothing that is "
+        f"trained; set --config.{path} for all variants."
+      )
   is_named = bool(colon) and _NAME.fullmatch(name) is not None
   if not is_named or "" in changes:
     raise errors.UserError(

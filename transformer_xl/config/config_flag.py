@@ -127,7 +127,7 @@ def checked() -> schema.ExperimentConfig:
     places = []
     for name in re.findall(r"[a-z_]+(?:\.[a-z0-9_]+)+|\bseed\b", str(error)):
       name = name.removeprefix("config.")
-      if name in schema.FIELDS and name not in given:
+      if name in schema.all_fields() and name not in given:
         line = config_file.set_at(file, name)
         if line is not None:
           places.append(f"{file}, line {line} sets {name}.")
@@ -141,9 +141,9 @@ def _refuse_unknown_fields(words: list[str]) -> None:
   """Raises a UserError for --config.FIELD where there is no such field."""
   for word in words:
     match = re.match(r"--?config\.([\w.-]+)", word)
-    if match is None or match[1] in schema.FIELDS:
+    if match is None or match[1] in schema.all_fields():
       continue
-    if not any(name.startswith(f"{match[1]}.") for name in schema.FIELDS):
+    if not any(name.startswith(f"{match[1]}.") for name in schema.all_fields()):
       raise errors.UserError(
         f"there is no field config.{match[1]}{suggestions.hint(match[1])}"
       )
@@ -174,10 +174,10 @@ def _refuse_value(message: str) -> None:
   The parsers speak of Python's functions, such as `int()`.
   """
   match = re.match(r"flag --(config\.([\w.]+))=(.*?): ", message, re.DOTALL)
-  if match is None or match[2] not in schema.FIELDS:
+  if match is None or match[2] not in schema.all_fields():
     return
   field, name, value = match.groups()
-  what = load.words_of_type(schema.FIELDS[name].type)
+  what = load.words_of_type(schema.all_fields()[name].type)
   raise errors.UserError(f"{field} must be {what}: it is {value!r}.") from None
 
 
@@ -197,7 +197,7 @@ def forget_dependents(
     for name in dependents:
       if f"config.{name}" not in given:
         group, field = name.split(".")
-        config[group][field] = schema.FIELDS[name].default
+        config[group][field] = schema.all_fields()[name].default
 
 
 def _require_configuration(path: str) -> None:
@@ -225,6 +225,13 @@ def _require_configuration(path: str) -> None:
     raise errors.UserError(
       f"get_config in {path} returns no ConfigDict but {config!r:.40}; {hint}"
     )
+
+
+def require_readable(argv: list[str]) -> None:
+  """Raises a UserError for a command line whose --config cannot be read."""
+  name, _ = split(argv, "config")
+  if name is not None:
+    parse(argv)
 
 
 def source(argv: list[str]) -> tuple[str, ml_collections.ConfigDict]:

@@ -1,11 +1,10 @@
 """Fields of `config.eval`, `generate`, `score`, `analysis` and `report`."""
 
+from transformer_xl.config.fields import Group
 from transformer_xl.config.fields import field
-from transformer_xl.config.fields import group
 
 
-@group
-class DynamicConfig:
+class DynamicConfig(Group):
   """Dynamic evaluation, which docs/dynamic.md explains."""
 
   kind: str = field("none", ("none", "sgd", "rms"))
@@ -21,8 +20,7 @@ class DynamicConfig:
   """Decay per segment towards the trained parameters, or several to compare."""
 
 
-@group
-class CacheConfig:
+class CacheConfig(Group):
   """The neural cache, which docs/dynamic.md explains."""
 
   size: int = field(0, "0 or more")
@@ -33,8 +31,7 @@ class CacheConfig:
   """Weight lambda of the cache in the mixture, or several to compare."""
 
 
-@group
-class EvalConfig:
+class EvalConfig(Group):
   """How a split is scored."""
 
   split: str = field("test", ("train", "valid", "test"))
@@ -86,13 +83,12 @@ class EvalConfig:
     return result
 
 
-@group
-class GenerateConfig:
+class GenerateConfig(Group):
   """How a prompt is continued."""
 
   prompt: str = field("The")
   """Text to continue."""
-  prompt_file: str = field("")
+  prompt_file: str = field("", names="file")
   """File to read the prompt from instead; - for standard input."""
   num_tokens: int = field(200, "0 or more")
   """Number of tokens to draw."""
@@ -119,11 +115,10 @@ class GenerateConfig:
   """Length of the memory in tokens."""
 
 
-@group
-class ScoreConfig:
+class ScoreConfig(Group):
   """How the log-probabilities of given texts are computed."""
 
-  file: str = field("")
+  file: str = field("", names="file")
   """File with a text or a JSON object on each line; - for standard input."""
   memory: str = field("fresh", ("fresh", "carry"))
   """Start each text with an empty memory, or carry it on from the text
@@ -140,8 +135,7 @@ class ScoreConfig:
   """Length of the memory in tokens."""
 
 
-@group
-class AnalysisConfig:
+class AnalysisConfig(Group):
   """The paper's analyses, which docs/analyses.md explains."""
 
   # Comparisons of variants that are trained: study and ablation.
@@ -174,7 +168,7 @@ class AnalysisConfig:
   """Lengthen the segments of the rows without recurrence until all rows use as
   much device memory."""
   # Relative effective context length.
-  group: tuple[str, ...] = field(())
+  group: tuple[str, ...] = field((), names="file")
   """Workdirs of the other models to compare with."""
   contexts: tuple[int, ...] = field((16, 256, 16), "at least 1")
   """Shortest and longest context in tokens, and by how many it grows at a
@@ -189,9 +183,8 @@ class AnalysisConfig:
   """Text to show attention on; empty for the start of the split."""
 
 
-@group
-class ReportConfig:
+class ReportConfig(Group):
   """The page about a run, which docs/report.md explains."""
 
-  runs: tuple[str, ...] = field(())
+  runs: tuple[str, ...] = field((), names="file")
   """Workdirs of other runs to show beside it."""

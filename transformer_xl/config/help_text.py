@@ -50,9 +50,16 @@ def overview(
     _, _, remark = (option.help or "").rpartition(">: ")  # Behind the choices.
     lines += _entry(f"--{option.name}{value}", remark)
   lines += ["", "Fields of a configuration (--config.GROUP.FIELD=VALUE)"]
-  for name, group in _groups().items():
+  for name, group in _groups(schema.common_fields()).items():
     first = group.fields[0]
     lines += _entry(name or first.name, group.summary if name else first.remark)
+  for section, parts in schema.OWN_GROUPS.items():
+    # Which of them have fields, only their files say.
+    names = ", ".join(name for kind in parts for name in kind)
+    kinds = " or ".join(kind.kind for kind in parts)
+    lines += _entry(
+      f"{section}.NAME", f"Fields of one {kinds}, if it has some: {names}."
+    )
   lines += ["", "Read on"]
   lines += _entry("--help=train", "The fields of a group, with their defaults.")
   lines += _entry("--help=generate", "A mode, and the fields that are its own.")
@@ -82,7 +89,7 @@ def describe(
     UserError: it is no topic.
   """
   path = topic.removeprefix("--").removeprefix("config.")
-  groups = _groups()
+  groups = _groups(schema.all_fields().values())
   lines = []
   mode = modes.get(path)
   if mode is not None:
@@ -113,14 +120,14 @@ def describe(
     )
   lines.append(f"Fields with the values of {source}")
   for name in found:
-    lines += ["", *_describe(schema.FIELDS[name], config)]
+    lines += ["", *_describe(schema.all_fields()[name], config)]
   return "\n".join(lines)
 
 
-def _groups() -> dict[str, _Group]:
+def _groups(declared: Iterable[fields.Field]) -> dict[str, _Group]:
   """The groups by their path below `config`, each with its own fields."""
   groups: dict[str, _Group] = {}
-  for field in schema.FIELDS.values():
+  for field in declared:
     path = field.name.rpartition(".")[0]
     if path not in groups:
       summary = " ".join((field.group.__doc__ or "").split())

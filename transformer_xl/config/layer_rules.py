@@ -4,14 +4,14 @@ docs/specification.md, section 7.
 """
 
 from transformer_xl import errors
-from transformer_xl.config import mixer_fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 
 
 def check(config: schema.ExperimentConfig) -> None:
   """Raises a UserError for the first rule that the values break."""
   model = config.model
-  known = mixer_fields.MIXERS
+  known = registry.mixers
   for name, limit in model.pattern:
     if name not in known:
       raise errors.UserError(
@@ -54,7 +54,7 @@ def require_full_memory(model: schema.ModelConfig, what: str) -> None:
   """
   require_attention(model, what)
   for name, limit in model.pattern:
-    attends = mixer_fields.MIXERS[name].attends
+    attends = registry.mixers[name].attends
     if attends and (limit or name != "attention"):
       raise errors.UserError(
         f"{what} states how far a model attends, which is not one length with "

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import ml_collections
+from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import storage
@@ -20,30 +21,24 @@ from transformer_xl.config import schema
 from transformer_xl.config import suggestions
 
 GroupT = TypeVar("GroupT", bound=fields.Group)
-# Fields in which `~` is the user's home: no shell expands it behind "=".
-_PATHS = (
-  "config.data.dir",
-  "config.train.init_from",
-  "config.generate.prompt_file",
-  "config.score.file",
-  "config.analysis.group",
-  "config.report.runs",
-)
 
 
-def default(
-  *, kind: type[fields.Group] = schema.ExperimentConfig
-) -> ml_collections.ConfigDict:
+def default() -> ml_collections.ConfigDict:
   """The configuration of a small model, which experiments change.
 
   A default that follows another field does so until it is set itself. A field
   that does not exist cannot be added, so a misspelled one is an error where it
   is set.
   """
+  return _defaults(schema.config_type())
+
+
+def _defaults(kind: type[fields.Group]) -> ml_collections.ConfigDict:
+  """The defaults of a group, and of those in it."""
   group = ml_collections.ConfigDict()
   for declared in dataclasses.fields(kind):
     if fields.is_group(declared.type):
-      group[declared.name] = default(kind=declared.type)
+      group[declared.name] = _defaults(declared.type)
       continue
     value = declared.metadata["default"]
     if isinstance(value, fields.SameAs):
@@ -66,7 +61,9 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
   path = os.path.join(storage.local(workdir), "config.json")
   try:
     with open(path, encoding="utf-8") as file:
-      return updated(default(), json.load(file)["config"])
+      config = updated(default(), json.load(file)["config"])
+    _forget_code_and_files(config, workdir)
+    return config
   except FileNotFoundError:
     raise errors.UserError(
       f"{workdir} has no config.json; give a folder that a run wrote: "
@@ -79,11 +76,37 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
     ) from None
 
 
+def _forget_code_and_files(
+  config: ml_collections.ConfigDict, workdir: str
+) -> None:
+  """Leaves out what a saved configuration would import or read.
+
+  A run's folder may come from somebody else. Which code is imported, and which
+  files are read and shown, the command line and configuration files say.
+  """
+  for name, field in schema.all_fields().items():
+    if field.names not in ("code", "file"):
+      continue
+    group, _, last = name.rpartition(".")
+    values = operator.attrgetter(group)(config)
+    value = values[last]
+    names_code = field.names == "code" and ":" in str(value)
+    names_file = field.names == "file" and value != field.default
+    if names_code or names_file:
+      logging.warning(
+        "The configuration in %s has %s=%r, which is left out, since it names "
+        "%s to be read; set --config.%s if you trust it.",
+        workdir,
+        name,
+        value,
+        "code" if names_code else "files",
+        name,
+      )
+      values[last] = field.default
+
+
 def updated(
-  config: ml_collections.ConfigDict,
-  values: Mapping[str, object],
-  *,
-  kind: type[fields.Group] = schema.ExperimentConfig,
+  config: ml_collections.ConfigDict, values: Mapping[str, object]
 ) -> ml_collections.ConfigDict:
   """Replaces defaults by saved values.
 
@@ -92,6 +115,16 @@ def updated(
   Raises:
     UserError: there is no field of that name.
   """
+  return _updated(config, values, kind=schema.config_type())
+
+
+def _updated(
+  config: ml_collections.ConfigDict,
+  values: Mapping[str, object],
+  *,
+  kind: type[fields.Group],
+) -> ml_collections.ConfigDict:
+  """Replaces the defaults of one group."""
   declared = {field.name: field for field in dataclasses.fields(kind)}
   for name, value in values.items():
     if name not in config:
@@ -102,7 +135,7 @@ def updated(
     usual = declared[name].metadata.get("default")
     if isinstance(value, dict):
       kind_of_group: Any = declared[name].type
-      updated(config[name], value, kind=kind_of_group)
+      _updated(config[name], value, kind=kind_of_group)
     elif not isinstance(usual, fields.SameAs) or (
       value != values.get(usual.leader)
     ):
@@ -118,7 +151,7 @@ def from_config_dict(
   Raises:
     UserError: a field is missing, unknown, of the wrong type or out of range.
   """
-  result = _freeze(schema.ExperimentConfig, config.to_dict(), "config")
+  result = _freeze(schema.config_type(), config.to_dict(), "config")
   rules.check(result)
   return result
 
@@ -135,16 +168,17 @@ def changed(
     UserError: a field is unknown, of the wrong type or out of range.
   """
   tree = dataclasses.asdict(config)
-  for path, declared in schema.FIELDS.items():
+  for path, declared in schema.all_fields().items():
     if path not in values and isinstance(declared.default, fields.SameAs):
-      group, _, name = path.partition(".")
+      prefix, _, name = path.rpartition(".")
+      group = functools.reduce(operator.getitem, prefix.split("."), tree)
       leader = declared.default.leader
-      if tree[group][name] == tree[group][leader]:
-        tree[group][name] = values.get(f"{group}.{leader}", tree[group][leader])
+      if group[name] == group[leader]:
+        group[name] = values.get(f"{prefix}.{leader}", group[leader])
   for path, value in values.items():
     *groups, name = path.split(".")
     functools.reduce(operator.getitem, groups, tree)[name] = value
-  result = _freeze(schema.ExperimentConfig, tree, "config")
+  result = _freeze(schema.config_type(), tree, "config")
   rules.check(result)
   return result
 
@@ -153,21 +187,25 @@ def _freeze(
   kind: type[GroupT], values: Mapping[str, object], prefix: str
 ) -> GroupT:
   """Builds a dataclass from a dictionary with exactly its fields."""
-  types = {field.name: field.type for field in dataclasses.fields(kind)}
+  declared = {field.name: field for field in dataclasses.fields(kind)}
   for name in values:
-    if name not in types:
+    if name not in declared:
       path = f"{prefix}.{name}".removeprefix("config.")
       raise errors.UserError(
         f"there is no field {prefix}.{name}{suggestions.hint(path)}"
       )
-  missing = ", ".join(sorted(set(types) - set(values)))
+  missing = ", ".join(sorted(set(declared) - set(values)))
   if missing:
     raise errors.UserError(
       f"{prefix} lacks {missing}; start from experiments/base.py."
     )
-  return kind(
-    *(_convert(values[n], type_, f"{prefix}.{n}") for n, type_ in types.items())
-  )
+  converted = {}
+  for name, field in declared.items():
+    value = _convert(values[name], field.type, f"{prefix}.{name}")
+    if field.metadata.get("names") in ("file", "folder"):
+      value = _with_home(value)
+    converted[name] = value
+  return kind(**converted)
 
 
 def words_of_type(kind: Any) -> str:
@@ -199,7 +237,17 @@ def _convert(value: Any, kind: Any, name: str) -> object:
   limit = 2 ** (32 if name == "config.seed" else 31)
   if kind is int and abs(value) >= limit:
     raise errors.UserError(f"{name} must be below {limit}: it is {value}.")
-  return os.path.expanduser(value) if name in _PATHS else value
+  return value
+
+
+def _with_home(value: Any) -> Any:
+  """A path, or several, with the user's home in the place of `~`.
+
+  No shell expands it behind "=".
+  """
+  if isinstance(value, tuple):
+    return tuple(os.path.expanduser(path) for path in value)
+  return os.path.expanduser(value)
 
 
 def with_vocab_size(

@@ -1,43 +1,21 @@
 """Fields of `config.model`."""
 
-from typing import NamedTuple
-
-from transformer_xl.config import mixer_fields
+from transformer_xl.config import registry
+from transformer_xl.config.fields import Group
 from transformer_xl.config.fields import SameAs
 from transformer_xl.config.fields import field
-from transformer_xl.config.fields import group
 
 
-class EncodingRules(NamedTuple):
-  """What the rules need to know about an encoding of order."""
-
-  clamps: bool = False  # Distances beyond `clamp_len` can share one encoding.
-  rotates: bool = False  # Pairs of a head's channels.
-  has_table: bool = False  # Learned, with `num_positions` rows.
-
-
-# The encodings are in `model/encodings/`; a test holds that both agree.
-ENCODINGS = {
-  "relative": EncodingRules(clamps=True),
-  "relative_tied": EncodingRules(clamps=True),
-  "shaw": EncodingRules(has_table=True),
-  "absolute": EncodingRules(),
-  "absolute_per_layer": EncodingRules(has_table=True),
-  "rope": EncodingRules(rotates=True),
-  "alibi": EncodingRules(),
-  "none": EncodingRules(),
-}
-
-
-@group
-class ModelConfig:
+class ModelConfig(Group):
   """The parameters of the model and the function that they compute."""
 
   vocab_size: int = field(0, "0 or more")
   """Number of symbols; 0 takes it from the prepared data."""
   num_layers: int = field(4, "at least 1")
   """Number of layers."""
-  layers: tuple[str, ...] = field(("attention",), "MIXER or MIXER:LIMIT")
+  layers: tuple[str, ...] = field(
+    ("attention",), "MIXER or MIXER:LIMIT", transfer="same_shapes"
+  )
   """What mixes tokens in the layers, from the lowest up; repeats until there
   are num_layers. attention:128 remembers at most 128 positions
   (docs/memory.md)."""
@@ -57,7 +35,7 @@ class ModelConfig:
   one ordinary softmax."""
   div_val: int = field(1, "at least 1")
   """Factor by which each cluster's vectors are narrower."""
-  cluster_capacities: tuple[float, ...] = field((), "in (0, 1]")
+  cluster_capacities: tuple[float, ...] = field((), "in (0, 1]", transfer="any")
   """Share of a device's tokens that each tail cluster can take at full speed;
   about three times its share of the text is enough, and () is room for all
   tokens."""
@@ -89,65 +67,62 @@ class ModelConfig:
   num_kv_heads: int = field(SameAs("num_heads"), "at least 1")
   """Number of heads of keys and values, which several heads of queries share
   (grouped queries, Ainslie et al. 2023)."""
-  encoding: str = field("relative", tuple(ENCODINGS))
+  encoding: str = field("relative", registry.encodings.rule)
   """How positions are encoded; docs/analyses.md compares the encodings."""
   num_positions: int = field(256, "at least 1")
   """Rows of a learned position table: distances for shaw, whose last row serves
   all longer ones; positions in a segment for absolute_per_layer."""
-  position_scale: float = field(1.0, "in (0, 1]")
-  """Factor on the positions of rope; below 1, a longer memory than in training
-  has no larger distances (docs/memory.md)."""
   # Dropout: docs/ptb.md measures the kinds.
-  dropout_rate: float = field(0.1, "in [0, 1)")
+  dropout_rate: float = field(0.1, "in [0, 1)", transfer="any")
   """Dropout inside all layers."""
-  input_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
+  input_dropout_rate: float = field(
+    SameAs("dropout_rate"), "in [0, 1)", transfer="any"
+  )
   """Dropout of the embeddings that enter the first layer, and of the encodings
   of distances that all layers project."""
-  output_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
+  output_dropout_rate: float = field(
+    SameAs("dropout_rate"), "in [0, 1)", transfer="any"
+  )
   """Dropout of the states that leave the last layer."""
-  projection_dropout_rate: float = field(0.0, "in [0, 1)")
+  projection_dropout_rate: float = field(0.0, "in [0, 1)", transfer="any")
   """Dropout of queries, keys and values, after projection."""
-  attention_dropout_rate: float = field(0.0, "in [0, 1)")
+  attention_dropout_rate: float = field(0.0, "in [0, 1)", transfer="any")
   """Dropout of attention weights."""
-  embedding_dropout_rate: float = field(0.0, "in [0, 1)")
+  embedding_dropout_rate: float = field(0.0, "in [0, 1)", transfer="any")
   """Dropout of whole words of the vocabulary."""
-  weight_dropout_rate: float = field(0.0, "in [0, 1)")
+  weight_dropout_rate: float = field(0.0, "in [0, 1)", transfer="any")
   """Dropout of the entries of the layers' matrices (DropConnect), in an lstm of
   the recurrent ones."""
-  locked_dropout: bool = field(False)
+  locked_dropout: bool = field(False, transfer="any")
   """Draw one dropout mask for all tokens of a segment."""
   # Attention.
-  memory_start: str = field("masked", ("masked", "zeros"))
+  memory_start: str = field("masked", ("masked", "zeros"), transfer="any")
   """Whether empty memory is masked, or attended as zeros as in the TensorFlow
   and HuggingFace models."""
   same_length_window: str = field(
-    "mem_len_plus_one", ("mem_len", "mem_len_plus_one")
+    "mem_len_plus_one", ("mem_len", "mem_len_plus_one"), transfer="any"
   )
   """Number of keys that a token attends to with same_length; mem_len is the
   rule of the PyTorch and HuggingFace code."""
   layer_norm_epsilon: float = field(1e-5, "0 or more")
   """Added to the variance in layer norms; the TensorFlow code has 1e-12."""
   # Initialisation.
-  init_std: float = field(0.02, "0 or more")
+  init_std: float = field(0.02, "0 or more", transfer="any")
   """Standard deviation of initial parameters."""
   # Computation.
-  dtype: str = field("float32", ("float32", "bfloat16", "auto"))
+  dtype: str = field("float32", ("float32", "bfloat16", "auto"), transfer="any")
   """Number format of the computation; parameters stay float32. A run that
   starts with auto takes bfloat16 where that is fast (docs/kernels.md)."""
-  attention: str = field("auto", ("auto", "xla", "pallas"))
+  attention: str = field("auto", ("auto", "xla", "pallas"), transfer="any")
   """Implementation of attention; auto chooses by device (docs/kernels.md)."""
-  remat: str = field("none", ("none", "full", "dots", "attention"))
+  remat: str = field(
+    "none", ("none", "full", "dots", "attention"), transfer="any"
+  )
   """What the backward pass computes again to save memory: nothing, whole
   layers, all but matrix products, or attention."""
-  scan_unroll: int = field(0, "0 or more")
+  scan_unroll: int = field(0, "0 or more", transfer="any")
   """Layers in one turn of the loop over layers; 0 takes all of them. 1 compiles
   in a fraction of the time, and on some devices needs less memory."""
-
-  # Of single mixers.
-  block_recurrent: mixer_fields.BlockRecurrentConfig
-  compressive: mixer_fields.CompressiveConfig
-  delta: mixer_fields.DeltaConfig
-  memorizing: mixer_fields.MemorizingConfig
 
   @property
   def pattern(self) -> tuple[tuple[str, int], ...]:
@@ -163,7 +138,7 @@ class ModelConfig:
   @property
   def has_attention(self) -> bool:
     """Whether some layer attends to tokens, rather than carry a state."""
-    return any(mixer_fields.MIXERS[name].attends for name in self.mixers)
+    return any(registry.mixers[name].attends for name in self.mixers)
 
   @property
   def attends_everywhere(self) -> bool:

@@ -13,8 +13,7 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl.config import fields
 from transformer_xl.config import layer_rules
-from transformer_xl.config import mixer_fields
-from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.config import training_fields
 
@@ -24,8 +23,6 @@ _TRAIN_VARIANTS = ("ablation", "study")
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
 # Modes whose losses are of fixed parameters alone.
 _WITH_FIXED_PARAMETERS = ("ablation", "recall", "recl", "study")
-# Schedules that end after `train.decay_steps`.
-_DECAYING = ("cosine", "linear", "wsd")
 # Settings without a memory: padding must not be remembered, nor what is read
 # again.
 _WITHOUT_MEMORY = {
@@ -48,7 +45,7 @@ _AVERAGES = {"ema": "train.ema_decay", "asgd": "train.asgd_start_step"}
 
 def check(config: schema.ExperimentConfig) -> None:
   """Raises a UserError for the first rule that the values break."""
-  for name, declared in schema.FIELDS.items():
+  for name, declared in schema.all_fields().items():
     value = _get(config, name)
     if declared.rule is not None and not declared.rule.holds(value):
       raise errors.UserError(
@@ -90,9 +87,8 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
 def _warn_of_idle_updates(train: training_fields.TrainConfig) -> None:
   """Warns of a learning rate that is 0 before the end of training."""
   num_idle = train.num_steps - train.decay_steps
-  decays_to_zero = (
-    train.schedule in _DECAYING and not train.min_learning_rate_ratio
-  )
+  decays = "decay_steps" in registry.schedules[train.schedule].uses
+  decays_to_zero = decays and not train.min_learning_rate_ratio
   if decays_to_zero and num_idle > 0:
     logging.warning(
       "The learning rate of the last %d updates is 0, since "
@@ -167,17 +163,8 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
   if not train.init_from:
     idle["train.init_parameters"] = "train.init_from"
     idle["train.init_checkpoint"] = "train.init_from"
-  optimizer = training_fields.OPTIMIZERS[train.optimizer]
-  if not optimizer.decays:
-    idle["train.weight_decay"] = _optimizers_with("decays")
-  if not optimizer.averages_squares:
-    needed = _optimizers_with("averages_squares")
-    idle["train.adam_b2"] = needed
-    idle["train.adam_epsilon"] = needed
-  if train.schedule not in _DECAYING:
-    needed = "train.schedule=cosine, linear or wsd"
-    idle["train.min_learning_rate_ratio"] = needed
-    idle["train.decay_steps"] = needed
+  idle |= _fields_of_others(registry.optimizers, train.optimizer)
+  idle |= _fields_of_others(registry.schedules, train.schedule)
   if not train.asgd_start_step:
     idle["train.average_rate_factor"] = "train.asgd_start_step"
   elif train.asgd_start_step >= train.num_steps:
@@ -203,14 +190,29 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
   return {name: need for name, need in idle.items() if _is_set(config, name)}
 
 
-def _optimizers_with(rule: str) -> str:
-  """The optimizers of which a rule holds, as a user would set them."""
-  *names, last = (
-    name
-    for name, rules in training_fields.OPTIMIZERS.items()
-    if getattr(rules, rule)
-  )
-  return f"train.optimizer={', '.join(names)} or {last}"
+def _fields_of_others(
+  parts: registry.Optimizers | registry.Schedules, chosen: str
+) -> dict[str, str]:
+  """Fields of `train` that only others than the chosen one read.
+
+  Each has what it needs, as a user would set it.
+  """
+  readers: dict[str, list[str]] = {}
+  for name, part in parts.items():
+    own = part.Fields.__dataclass_fields__ if part.Fields else ()
+    for field in (*part.uses, *(f"{name}.{field}" for field in own)):
+      readers.setdefault(field, []).append(name)
+  return {
+    f"train.{field}": f"train.{parts.kind}={_any_of(names)}"
+    for field, names in readers.items()
+    if chosen not in names
+  }
+
+
+def _any_of(names: list[str]) -> str:
+  """Names as a sentence lists them: "a, b or c"."""
+  *names, last = names
+  return f"{', '.join(names)} or {last}" if names else last
 
 
 def _fields_of_other_layers(config: schema.ExperimentConfig) -> dict[str, str]:
@@ -219,14 +221,16 @@ def _fields_of_other_layers(config: schema.ExperimentConfig) -> dict[str, str]:
   if not config.model.has_attention:
     for name in _OF_ATTENTION:
       idle[name] = "a layer that attends in model.layers"
-  if not model_fields.ENCODINGS[config.model.encoding].has_table:
-    idle["model.num_positions"] = "model.encoding=shaw or absolute_per_layer"
-  for mixer in mixer_fields.MIXERS:
-    if mixer in config.model.mixers:
-      continue
-    for name in schema.FIELDS:
-      if name.startswith(f"model.{mixer}."):
-        idle[name] = f"{mixer} in model.layers"
+  encodings = registry.encodings
+  if not encodings[config.model.encoding].has_table:
+    tables = [name for name, kind in encodings.items() if kind.has_table]
+    idle["model.num_positions"] = f"model.encoding={_any_of(tables)}"
+  for name in schema.all_fields():
+    owner = name.removeprefix("model.").partition(".")[0]
+    if owner in registry.mixers.groups() and owner not in config.model.mixers:
+      idle[name] = f"{owner} in model.layers"
+    if owner in encodings.groups() and owner != config.model.encoding:
+      idle[name] = f"model.encoding={owner}"
   return {name: need for name, need in idle.items() if _is_set(config, name)}
 
 
@@ -236,7 +240,7 @@ def _is_set(config: schema.ExperimentConfig, name: str) -> bool:
   Zero turns off what a setting does, so nothing is lost without its effect.
   """
   value = _get(config, name)
-  default = schema.FIELDS[name].default
+  default = schema.all_fields()[name].default
   if isinstance(default, fields.SameAs):
     group, _, _ = name.rpartition(".")
     default = _get(config, f"{group}.{default.leader}")
@@ -291,14 +295,7 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       f"model.num_kv_heads={model.num_kv_heads} must divide "
       f"model.num_heads={model.num_heads}: set --config.model.num_kv_heads."
     )
-  shares_heads = model.num_kv_heads != model.num_heads
-  if "compressive" in model.mixers and (shares_heads or model.qk_norm):
-    raise errors.UserError(
-      "compressive layers compare attention with plain heads of their own: set "
-      f"--config.model.num_kv_heads={model.num_heads} and "
-      "--config.model.qk_norm=False."
-    )
-  encoding = model_fields.ENCODINGS[model.encoding]
+  encoding = registry.encodings[model.encoding]
   for name in ("train.clamp_len", "eval.clamp_len"):
     length = _get(config, name)
     if length and not encoding.clamps:
@@ -312,12 +309,9 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       f"rotates pairs of channels: it is {model.head_dim}; try "
       f"{model.head_dim + 1}."
     )
-  if model.position_scale != 1 and not encoding.rotates:
-    raise errors.UserError(
-      f"model.position_scale={model.position_scale:g} is for "
-      f"model.encoding=rope, but that is {model.encoding}; set "
-      "--config.model.position_scale=1."
-    )
+  encoding.check(model)
+  for name in sorted(model.mixers):
+    registry.mixers[name].check(model)
 
 
 def _check_mesh(config: schema.ExperimentConfig) -> None:

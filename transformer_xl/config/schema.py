@@ -1,14 +1,21 @@
 """A run's configuration as frozen dataclasses, checked and hashable.
 
-The groups' files declare each field once, with default, rule and remark.
+The groups' files declare each field once, with default, rule and remark. Fields
+of a single mixer, encoding, optimizer or schedule are declared in its own file
+and form a group of its name in `config.model` or `config.train`.
 Lengths are in tokens; batch sizes are in lanes and global.
 """
 
+import functools
 import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from transformer_xl import errors
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import fields
 from transformer_xl.config import model_fields
+from transformer_xl.config import registry
 from transformer_xl.config import training_fields
 
 ModelConfig = model_fields.ModelConfig
@@ -21,8 +28,7 @@ GenerateConfig = evaluation_fields.GenerateConfig
 AnalysisConfig = evaluation_fields.AnalysisConfig
 
 
-@fields.group
-class ExperimentConfig:
+class ExperimentConfig(fields.Group):
   """A run."""
 
   seed: int = fields.field(0, "0 or more")
@@ -56,10 +62,75 @@ class ExperimentConfig:
     return max(n for n in divisors if n <= self.train.segments_per_call)
 
 
-FIELDS = {field.name: field for field in fields.walk(ExperimentConfig)}
+def config_type() -> type[ExperimentConfig]:
+  """The class of a run's configuration, with the fields of all that there is.
+
+  Imports whatever the registry lists.
+  """
+  for parts in OWN_GROUPS.values():
+    for kind in parts:
+      kind.groups()  # An import may register more.
+  return _config_type(registry.version())
+
+
+def all_fields() -> dict[str, fields.Field]:
+  """Every field by its path below `config`, such as `model.num_layers`.
+
+  Imports whatever the registry lists.
+  """
+  config_type()
+  return _all_fields(registry.version())
+
+
+def common_fields() -> Iterator[fields.Field]:
+  """The fields that everybody has; nothing is imported for them."""
+  return fields.walk(ExperimentConfig)
+
+
+# What may have fields of its own, in a group of its name, by where that is.
+OWN_GROUPS: Mapping[str, tuple[registry.Registry[Any], ...]] = {
+  "model": (registry.mixers, registry.encodings),
+  "train": (registry.optimizers, registry.schedules),
+}
+
+
+@functools.lru_cache(maxsize=1)
+def _config_type(version: int) -> type[ExperimentConfig]:
+  del version  # Of the registry; another one is another class.
+  model = _with_own_groups(ModelConfig, "model")
+  train = _with_own_groups(TrainConfig, "train")
+  return fields.with_groups(ExperimentConfig, {"model": model, "train": train})
+
+
+def _with_own_groups(
+  kind: type[fields.GroupT], path: str
+) -> type[fields.GroupT]:
+  """A group with the groups of what is registered, by name.
+
+  Raises:
+    UserError: two have the same name, or one that of a field.
+  """
+  groups: dict[str, type[fields.Group]] = {}
+  taken = {declared.name for declared in fields.walk(kind)}
+  for parts in OWN_GROUPS[path]:
+    for name, group in parts.groups().items():
+      if name in taken:
+        raise errors.UserError(
+          f"the {parts.kind} {name!r} has fields config.{path}.{name}.*, but "
+          f"there is a config.{path}.{name} already; register it under another "
+          "name."
+        )
+      taken.add(name)
+      groups[name] = group
+  return fields.with_groups(kind, groups)
+
+
+@functools.lru_cache(maxsize=1)
+def _all_fields(version: int) -> dict[str, fields.Field]:
+  return {field.name: field for field in fields.walk(_config_type(version))}
 
 
 def choices(name: str) -> tuple[str, ...]:
   """Legal values of a field with a list of them, such as `model.encoding`."""
-  rule = FIELDS[name].rule
+  rule = all_fields()[name].rule
   return rule.choices if rule else ()

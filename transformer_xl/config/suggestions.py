@@ -156,15 +156,20 @@ def hint(path: str) -> str:
     return "; --help=all lists the fields."
   names = " or ".join(f"config.{field}" for field in found)
   if OTHER_NAMES.get(path.rpartition(".")[2]) == found[0]:
-    return f"; did you mean {names}? {schema.FIELDS[found[0]].remark}"
+    return f"; did you mean {names}? {schema.all_fields()[found[0]].remark}"
   return f"; did you mean {names}?"
 
 
-@functools.cache
 def _names() -> dict[str, list[str]]:
   """What each name without its group may stand for."""
+  return _names_in(tuple(schema.all_fields()))
+
+
+@functools.lru_cache(maxsize=1)
+def _names_in(paths: tuple[str, ...]) -> dict[str, list[str]]:
+  """What each name without its group may stand for, among all fields."""
   names: dict[str, list[str]] = {}
-  for field in schema.FIELDS:
+  for field in paths:
     group, _, name = field.rpartition(".")
     names.setdefault(name, []).append(field)
     if group:

@@ -1,11 +1,11 @@
 """Fields of `config.data`, `train`, `divergence`, `checkpoint` and `mesh`."""
 
 import os
-from typing import NamedTuple
 
+from transformer_xl.config import registry
+from transformer_xl.config.fields import Group
 from transformer_xl.config.fields import SameAs
 from transformer_xl.config.fields import field
-from transformer_xl.config.fields import group
 
 # The modes that may follow training.
 FINISHES = (
@@ -29,30 +29,12 @@ ONLY_LOGGED = (
 )
 
 
-class OptimizerRules(NamedTuple):
-  """What the rules need to know about an optimizer."""
-
-  decays: bool = True  # It has a weight decay.
-  averages_squares: bool = True  # With Adam's decay and epsilon.
-
-
-# The optimizers are in `training/optimizer.py`; a test holds that both agree.
-OPTIMIZERS = {
-  "adam": OptimizerRules(decays=False),
-  "adamw": OptimizerRules(),
-  "lamb": OptimizerRules(),
-  "muon": OptimizerRules(),
-  "sgd": OptimizerRules(decays=False, averages_squares=False),
-}
-
-
-@group
-class DataConfig:
+class DataConfig(Group):
   """Which token files are read, and how lanes run through them."""
 
   name: str = field("python_stdlib")
   """Folder of the prepared dataset in `dir`."""
-  dir: str = field("data")
+  dir: str = field("data", names="folder")
   """Folder of the prepared datasets."""
   prepare: bool = field(False)
   """Prepare the dataset before training if it is missing."""
@@ -68,11 +50,10 @@ class DataConfig:
     return os.path.join(self.dir, self.name)
 
 
-@group
-class TrainConfig:
+class TrainConfig(Group):
   """Text, loss and optimizer of training, and what it does at intervals."""
 
-  init_from: str = field("")
+  init_from: str = field("", names="folder")
   """Workdir of a run or an import whose parameters a new run starts from;
   everything else starts afresh (docs/finetuning.md)."""
   init_parameters: str = field("raw", ("raw", "ema", "asgd"))
@@ -117,7 +98,7 @@ class TrainConfig:
   """Number of parts in which the lanes of an update are read, one after the
   other, to save memory."""
   # Optimizer.
-  optimizer: str = field("adam", tuple(OPTIMIZERS))
+  optimizer: str = field("adam", registry.optimizers.rule)
   """The optimizer; muon is for the matrices of layers, beside adamw for
   all other parameters."""
   learning_rate: float = field(2.5e-4, "0 or more")
@@ -132,11 +113,8 @@ class TrainConfig:
   learning_rate_factors: tuple[str, ...] = field((), "PATTERN=FACTOR")
   """Factors on the learning rate of parameters whose whole names match regular
   expressions, the first that matches; 0 freezes (docs/finetuning.md)."""
-  schedule: str = field(
-    "cosine", ("cosine", "linear", "wsd", "inverse_sqrt", "constant")
-  )
-  """Learning rate after warm-up; wsd is constant and falls linearly in the
-  last fifth."""
+  schedule: str = field("cosine", registry.schedules.rule)
+  """Learning rate after warm-up (docs/specification.md, section 15)."""
   warmup_steps: int = field(0, "0 or more")
   """Number of updates with a rising learning rate."""
   clip_norm: float = field(0.25, "0 or more")
@@ -170,7 +148,7 @@ class TrainConfig:
   profile_steps: int = field(0, "0 or more")
   """Updates in a trace that starts after 20, in the workdir's folder `profile`;
   0 for none."""
-  tracker: str = field("none", "none, wandb or MODULE:CLASS")
+  tracker: str = field("none", registry.tracker_rule, names="code")
   """Where metrics go besides metrics.jsonl and TensorBoard's event files
   (docs/training_log.md)."""
   finish_with: tuple[str, ...] = field((), FINISHES)
@@ -184,8 +162,7 @@ class TrainConfig:
     return "asgd" if self.asgd_start_step else ""
 
 
-@group
-class DivergenceConfig:
+class DivergenceConfig(Group):
   """When divergence is declared, and what is done then."""
 
   action: str = field("stop", ("stop", "skip", "lower_rate"))
@@ -196,8 +173,7 @@ class DivergenceConfig:
   by this many nats; 0 declares it only for a loss that is not finite."""
 
 
-@group
-class CheckpointConfig:
+class CheckpointConfig(Group):
   """When checkpoints are saved, and which are kept."""
 
   every_steps: int = field(500, "at least 1")
@@ -209,8 +185,7 @@ class CheckpointConfig:
   validation loss."""
 
 
-@group
-class MeshConfig:
+class MeshConfig(Group):
   """How many devices lie along each axis of the mesh."""
 
   data: int = field(-1, "-1 or at least 1")

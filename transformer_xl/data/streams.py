@@ -19,6 +19,7 @@ import numpy as np
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
@@ -234,7 +235,7 @@ def _pairs_with_answers(
   if file.answers is None:
     raise errors.UserError(
       "data.targets=answers needs a synthetic task, whose answers are known, "
-      f"such as --config.data.name={token_file.SYNTHETIC[0]}; set it to all."
+      f"such as --config.data.name={next(iter(registry.tasks))}; set it to all."
     )
   result = np.zeros(len(file.tokens) - 1, bool)
   result[file.answers.positions - 1] = True

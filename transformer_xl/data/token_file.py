@@ -20,6 +20,7 @@ import numpy as np
 
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.config import registry
 
 # Raised by NumPy for damaged headers, which it parses as Python literals.
 _DAMAGE = (
@@ -36,30 +37,6 @@ _DAMAGE = (
 )
 
 _COUNTED = 1 << 24  # Tokens that are counted at a time.
-
-# Published corpora that data_prep makes under their own names.
-BENCHMARKS = (
-  "enwik8",
-  "lm1b",
-  "pg19",
-  "ptb",
-  "python_stdlib",
-  "text8",
-  "wikitext103",
-  "wikitext2",
-)
-# Tasks of data_prep/synthetic, whose answers are known.
-SYNTHETIC = (
-  "copy",
-  "mqar",
-  "overwrite",
-  "parity",
-  "passkey",
-  "permutation",
-  "recall",
-)
-# All that `--dataset` makes without a source.
-NAMED = (*BENCHMARKS, *SYNTHETIC)
 
 
 class Answers(NamedTuple):
@@ -251,10 +228,15 @@ def _sha256_once(path: str, size: int, changed_ns: int) -> str:
   return sha256(path)
 
 
+def is_named(name: str) -> bool:
+  """Whether data_prep makes a dataset of this name."""
+  return name in registry.datasets or name in registry.tasks
+
+
 def _prepare_command(directory: str) -> str:
   parent, name = os.path.split(directory.rstrip("/"))
   dataset = f"--dataset={name}"
-  if name not in NAMED:
+  if not is_named(name):
     dataset = f"--dataset=text --source=YOUR_TEXT --name={name}"
   return f"transformer-xl-data {dataset} --data_dir={parent}"
 
@@ -262,14 +244,15 @@ def _prepare_command(directory: str) -> str:
 def _suggestion(directory: str) -> str:
   """Suggests the prepared or known dataset with the most similar name."""
   parent, name = os.path.split(directory.rstrip("/"))
-  if name in NAMED:
+  if is_named(name):
     return ""
   prepared = [
     other
     for other in storage.names(parent)
     if "meta.json" in storage.names(os.path.join(parent, other))
   ]
-  close = difflib.get_close_matches(name, [*prepared, *NAMED], n=1)
+  known = [*prepared, *registry.datasets, *registry.tasks]
+  close = difflib.get_close_matches(name, known, n=1)
   return f"did you mean {close[0]}? Otherwise " if close else ""
 
 

@@ -18,7 +18,6 @@ from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.config import layer_rules
 from transformer_xl.config import load
-from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
@@ -58,7 +57,7 @@ def attending(config: schema.ModelConfig) -> list[int]:
   return [
     number
     for number, layer in enumerate(table.all_layers(config), start=1)
-    if mixer_fields.MIXERS[layer.name].attends
+    if layer.mixer.attends
   ]
 
 

@@ -23,7 +23,6 @@ ADAPTED = {
 # Printed where they differ.
 _USUAL = {
   "context_len": 0,
-  "position_scale": 1,
   "temperature": 1,
   "warmup_len": -1,
   "parameters": "raw",
@@ -118,6 +117,10 @@ def log(card: Card) -> None:
     for name, usual in _USUAL.items()
     if card[name] != usual
   )
+  usual = settings.usual_encoding_fields(card["encoding"])
+  for name, value in card["encoding_fields"].items():
+    if value != usual[name]:
+      unusual += f", {name} {value}"
   if card["same_length"]:
     unusual += f", window {card['same_length_window']}"
   split = card["split"]

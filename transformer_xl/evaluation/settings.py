@@ -6,6 +6,7 @@ changes a number at evaluation time has to be here.
 
 import dataclasses
 
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import visibility
 from transformer_xl.workdir import metrics_log
@@ -27,7 +28,7 @@ def of_reading(
     "mixer_fields": _mixer_fields(model),
     "clamp_len": clamp_len,
     "encoding": model.encoding,
-    "position_scale": model.position_scale,
+    "encoding_fields": _own_fields(model, registry.encodings, model.encoding),
     "pre_norm": model.pre_norm,
     "layer_norm_epsilon": model.layer_norm_epsilon,
     "same_length": visibility.has_window(mem_len, same_length=same_length),
@@ -70,13 +71,29 @@ def of_evaluation(
 
 
 def _mixer_fields(model: schema.ModelConfig) -> dict[str, metrics_log.Json]:
-  """The groups of fields of the mixers that the model has, by mixer."""
-  groups = {name: getattr(model, name, None) for name in sorted(model.mixers)}
-  # Without a group of its own, a mixer may share its name with a field.
+  """The fields of the model's mixers, by mixer, where there are some."""
+  found = {
+    name: _own_fields(model, registry.mixers, name)
+    for name in sorted(model.mixers)
+  }
+  return {name: fields for name, fields in found.items() if fields}
+
+
+def _own_fields(
+  model: schema.ModelConfig, parts: registry.Registry, name: str
+) -> metrics_log.Json:
+  """The values of the fields that one mixer or encoding has for itself."""
+  kind = parts[name].Fields
+  return {} if kind is None else dataclasses.asdict(model.own(kind))
+
+
+def usual_encoding_fields(encoding: str) -> metrics_log.Json:
+  """The defaults of the fields that an encoding has for itself."""
+  prefix = f"model.{encoding}."
   return {
-    name: dataclasses.asdict(group)
-    for name, group in groups.items()
-    if dataclasses.is_dataclass(group) and not isinstance(group, type)
+    name.removeprefix(prefix): field.default
+    for name, field in schema.all_fields().items()
+    if name.startswith(prefix)
   }
 
 

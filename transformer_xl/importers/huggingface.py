@@ -43,18 +43,12 @@ REQUIRED = (
 # Options that TransfoXL had not and the file for transformers has.
 CARRIED = (
   "model.encoding",
-  "model.position_scale",
+  "model.rope.position_scale",
   "model.project_equal_width",
   "model.norm",
   "model.final_norm",
   "model.feed_forward",
   "model.qk_norm",
-)
-OPTIONAL = CARRIED + tuple(
-  path
-  for path in schema.FIELDS
-  if path.partition(".")[0] in ("seed", "generate", "score")
-  and path not in (*REQUIRED, "generate.prompt_file", "score.file")
 )
 # The `model_type` of TransfoXL, and of what is exported here.
 PUBLISHED_TYPE = "transfo-xl"
@@ -147,15 +141,27 @@ def read_safetensors(path: str) -> dict[str, np.ndarray]:
     ) from None
 
 
+def optional_fields() -> tuple[str, ...]:
+  """Fields that an export has where they differ from their defaults."""
+  own = (
+    path
+    for path, field in schema.all_fields().items()
+    if path.partition(".")[0] in ("seed", "generate", "score")
+    and path not in REQUIRED
+    and field.names != "file"
+  )
+  return (*CARRIED, *own)
+
+
 def own_fields(config: schema.ExperimentConfig) -> mapping.Fields:
   """Fields, by group, that `load` needs and config.json has no names for.
 
-  Fields of OPTIONAL that have their default are left out.
+  Fields of `optional_fields` that have their default are left out.
   """
   result: mapping.Fields = {}
-  for path in (*REQUIRED, *OPTIONAL):
+  for path in (*REQUIRED, *optional_fields()):
     value = operator.attrgetter(path)(config)
-    if path in REQUIRED or value != schema.FIELDS[path].default:
+    if path in REQUIRED or value != schema.all_fields()[path].default:
       *groups, name = path.split(".")
       target = result
       for group in groups:

@@ -235,7 +235,7 @@ def make_config(
   config.generate.mem_len = config.eval.mem_len[0]
   config.score.mem_len = config.eval.mem_len[0]
   try:
-    allowed = {*huggingface.REQUIRED, *huggingface.OPTIONAL}
+    allowed = {*huggingface.REQUIRED, *huggingface.optional_fields()}
     for name in traverse_util.flatten_dict(dict(found.own), sep="."):
       if name not in allowed:
         raise ValueError(f"{name} is no field that an export writes")

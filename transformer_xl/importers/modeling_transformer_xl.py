@@ -229,7 +229,8 @@ class Attention(nn.Module):
 
     if config.encoding == "rope":
       positions = torch.arange(k.shape[1], device=k.device)
-      positions = positions * config.later("position_scale", 1.0)
+      of_rope = config.later("rope", {})
+      positions = positions * of_rope.get("position_scale", 1.0)
       q = rotated(q, positions[-q.shape[1] :])
       k = rotated(k, positions)
     num_shares = config.n_head // k.shape[2]  # Neighbouring heads of queries.

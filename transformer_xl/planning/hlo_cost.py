@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_xl.config import mixer_fields
+from transformer_xl.config import registry
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
 _INSTRUCTION = re.compile(
@@ -57,7 +57,7 @@ _OPERATION = re.compile(r'op_name="([^"]*)"')
 # Parts of a model by what occurs in JAX's name of an operation; the first
 # that does. Places of a pattern are numbered from the second on, as in
 # attention_1. What is outside the layers and has no other part is the softmax.
-_MIXERS = [(name, rf"\b{name}(_\d+)?/") for name in mixer_fields.MIXERS]
+_MIXERS = [(name, rf"\b{name}(_\d+)?/") for name in registry.mixers]
 _PARTS = (
   ("optimizer", "/optimizer/"),
   *_MIXERS,

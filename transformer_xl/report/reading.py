@@ -16,6 +16,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import layer_rules
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
@@ -55,11 +56,12 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """
   what = "showing a text with its attention"
   layer_rules.require_attention(config.model, what)
-  if "compressive" in config.model.mixers:
-    raise errors.UserError(
-      f"{what} needs keys that are tokens, and model.layers has compressive "
-      "layers, whose keys are several tokens each."
-    )
+  for name in sorted(config.model.mixers):
+    if not registry.mixers[name].keys_are_tokens:
+      raise errors.UserError(
+        f"{what} needs keys that are tokens, and model.layers has {name} "
+        "layers, whose keys are several tokens each."
+      )
   if config.eval.context_len:
     raise errors.UserError(
       f"{what} reads segments without context, and eval.context_len is "

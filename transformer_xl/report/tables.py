@@ -259,7 +259,7 @@ def configuration(run: run_history.History) -> dict[str, list[Setting]]:
   groups: dict[str, list[Setting]] = {}
   for path, value in run.settings.items():
     group, _, name = path.removeprefix("config.").rpartition(".")
-    declared = schema.FIELDS.get(path.removeprefix("config."))
+    declared = schema.all_fields().get(path.removeprefix("config."))
     default = ""
     remark = ""
     if declared is not None:

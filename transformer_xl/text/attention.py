@@ -20,7 +20,6 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
-from transformer_xl.model.mixers import compressive
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 
@@ -108,7 +107,7 @@ def _num_waiting(memory: network.State) -> int:
   numbers = [
     np.max(layers.num_waiting)
     for layers in memory.layers
-    if isinstance(layers, compressive.Memory)
+    if hasattr(layers, "num_waiting")
   ]
   return int(max(numbers, default=0))
 

@@ -36,7 +36,7 @@ def warn_of_overfitting(config: schema.ExperimentConfig) -> None:
   """Warns of a run on other text than a benchmark that may overfit it."""
   data = config.data
   train = config.train
-  if data.name in token_file.NAMED:
+  if token_file.is_named(data.name):
     return
   values = vars(config.model).items()
   rates = (value for name, value in values if name.endswith("dropout_rate"))

@@ -14,36 +14,13 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import load as load_lib
-from transformer_xl.config import mixer_fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import network
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
-# Fields of `config.model` that may differ from the source's. All others decide
-# which parameters there are, or what they mean.
-_DROPOUT_RATES = [f for f in schema.FIELDS if f.endswith("dropout_rate")]
-FREE = frozenset(
-  (
-    *_DROPOUT_RATES,
-    "model.locked_dropout",
-    "model.memory_start",
-    "model.same_length_window",
-    "model.cluster_capacities",
-    "model.init_std",
-    "model.dtype",
-    "model.attention",
-    "model.remat",
-    "model.scan_unroll",
-    "model.position_scale",
-  )
-)
-# Fields of what layers remember. They may differ where the parameters of both
-# models have the same shapes.
-_COMPRESSIVE = [f for f in schema.FIELDS if f.startswith("model.compressive.")]
-_MEMORIZING = [f for f in schema.FIELDS if f.startswith("model.memorizing.")]
-OF_STATE = frozenset(("model.layers", *_COMPRESSIVE, *_MEMORIZING))
 # The new symbols together are at most this likely, relative to the old symbols
 # of their cluster.
 ODDS = 1e-3
@@ -134,20 +111,25 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
       f"{kept}; set --config.train.init_parameters={kept} or raw."
     )
   known = os.path.join(folder, run_record.VOCABULARY, "meta.json")
-  free = FREE | ({"model.vocab_size"} if os.path.exists(known) else set())
-  mixers = saved.mixers | config.model.mixers
-  unused = [name for name in mixer_fields.MIXERS if name not in mixers]
+  may_grow = os.path.exists(known)  # The vocabulary, by new symbols.
+  # Fields of mixers and encodings that neither model has say nothing.
+  used = {*saved.mixers, *config.model.mixers}
+  used |= {saved.encoding, config.model.encoding}
+  own = {*registry.mixers.groups(), *registry.encodings.groups()}
+  unused = tuple(f"model.{name}." for name in own - used)
   different = [
     name
-    for name in schema.FIELDS
+    for name, field in schema.all_fields().items()
     if name.startswith("model.")
-    and name not in free
-    and not name.startswith(tuple(f"model.{mixer}." for mixer in unused))
+    and field.transfer != "any"
+    and not (name == "model.vocab_size" and may_grow)
+    and not name.startswith(unused)
     and operator.attrgetter(name)(whole) != operator.attrgetter(name)(config)
   ]
-  if different and not (
-    OF_STATE.issuperset(different) and _same_shapes(saved, config.model)
-  ):
+  has_same_shapes = all(
+    schema.all_fields()[name].transfer == "same_shapes" for name in different
+  ) and _same_shapes(saved, config.model)
+  if different and not has_same_shapes:
     name = different[0]
     value = operator.attrgetter(name)(whole)
     wanted = operator.attrgetter(name)(config)

@@ -1,20 +1,20 @@
 """The tracker that `train.tracker` names; it neither stops nor slows training.
 
-`wandb` is one of this package. Any other is a class by its import path,
-`module:Class`, with the methods of `tracker.Tracker`.
+It is a registered name, such as that of `wandb_run.py`, or a class by its
+import path, `module:Class`, with the methods of `tracker.Tracker`.
 """
 
 import copy
 import importlib
 import queue
 import threading
-from typing import Protocol
+from typing import Protocol, cast
 
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.workdir import tracker as tracker_lib
-from transformer_xl.workdir import wandb_run
 
 _CLOSING_SECONDS = 10.0  # A preempted host has about 30.
 
@@ -40,9 +40,10 @@ def find(path: str) -> Factory | None:
   """
   if path == "none":
     return None
-  if path == "wandb":
-    wandb_run.require_installed()
-    return wandb_run.WandbRun
+  if path in registry.trackers:
+    kind = registry.trackers[path]
+    kind.require_installed()
+    return cast(Factory, kind)
   module_name, _, class_name = path.partition(":")
   try:
     found = getattr(importlib.import_module(module_name), class_name, None)

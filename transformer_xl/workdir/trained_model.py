@@ -13,7 +13,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl import storage
-from transformer_xl.config import mixer_fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.model import network
@@ -177,7 +177,7 @@ def warn_of_untrained_segments(
   encoding = config.model.encoding
   trained_len = segment_lengths.longest_read(config)
   for name in config.model.mixers:
-    is_writer = mixer_fields.MIXERS[name].writes_segments
+    is_writer = registry.mixers[name].writes_segments
     if is_writer and mem_len and segment_len != trained_len:
       logging.warning(
         "The model is read in segments of %d tokens, but %s layers write once "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.workdir import tracker
 
 if TYPE_CHECKING:
@@ -20,17 +21,7 @@ if TYPE_CHECKING:
 _CLOSING_SECONDS = 10.0
 
 
-def require_installed() -> None:
-  """Raises a UserError if wandb cannot be imported."""
-  found = importlib.util.find_spec("wandb")
-  # A folder that wandb has written has the same name, and no origin.
-  if found is None or found.origin is None:
-    raise errors.UserError(
-      "train.tracker=wandb needs the package wandb: install it with pip "
-      "install -e '.[wandb]', or set --config.train.tracker=none."
-    )
-
-
+@registry.trackers.register("wandb")
 class WandbRun:
   """A run of wandb, whose id is kept in the workdir and continued.
 
@@ -38,6 +29,17 @@ class WandbRun:
   do. So `step` is a metric, which is the x-axis of all others, and repeated
   steps are drawn twice.
   """
+
+  @staticmethod
+  def require_installed() -> None:
+    """Raises a UserError if wandb cannot be imported."""
+    found = importlib.util.find_spec("wandb")
+    # A folder that wandb has written has the same name, and no origin.
+    if found is None or found.origin is None:
+      raise errors.UserError(
+        "train.tracker=wandb needs the package wandb: install it with pip "
+        "install -e '.[wandb]', or set --config.train.tracker=none."
+      )
 
   def __init__(self, workdir: str, *, name: str):
     """Starts or continues the run; its configuration is `config.json`."""

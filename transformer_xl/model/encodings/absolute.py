@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from transformer_xl import shapes
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model.encodings import distances
 from transformer_xl.model.encodings import none
 
 
+@registry.encodings.register("absolute")
 class Absolute(none.WithoutDistances):
   """Sinusoids added once."""
 

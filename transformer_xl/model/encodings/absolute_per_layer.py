@@ -9,14 +9,17 @@ import jax
 
 from transformer_xl import errors
 from transformer_xl import shapes
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import none
 
 
+@registry.encodings.register("absolute_per_layer")
 class AbsolutePerLayer(none.WithoutDistances):
   """A table of `num_positions` vectors for each layer."""
 
+  has_table = True
   counts_from_segment = True
 
   def layer_positions(

@@ -8,10 +8,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer_xl import shapes
+from transformer_xl.config import registry
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import encoding
 
 
+@registry.encodings.register("alibi")
 class Alibi(encoding.Encoding):
   """A penalty proportional to the distance, added to scaled scores."""
 

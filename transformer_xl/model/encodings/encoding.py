@@ -6,15 +6,25 @@ on the distance between query and key. Each method below returns None, or the
 plain choice, where an encoding has nothing to add, so a new encoding overrides
 only what makes it different.
 
+An encoding is one file with a class that registers itself, in this folder or in
+an extension:
+
+    @registry.encodings.register("name")
+    class Name(encoding.Encoding):
+      ...
+
+Its name is then a value of `model.encoding`.
+
 Shapes: B lanes, T queries, K keys, H heads, Dh head width, D model width.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
 
 from transformer_xl import shapes
+from transformer_xl.config import fields
 from transformer_xl.config import schema
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
@@ -63,14 +73,29 @@ class Encoding:
   """How a model represents the order of tokens.
 
   Attributes:
+    registered_name: the value of `model.encoding`.
+    Fields: fields of its own, which are `config.model.NAME.*`; None for none.
+    clamps: distances beyond `clamp_len` can share one encoding.
+    rotates: it rotates pairs of a head's channels, whose number has to be even.
+    has_table: it learns a table with `model.num_positions` rows.
     counts_from_segment: a token's encoding is its position in its segment, so
       results depend on where a text is cut.
     score_products: how many products of size T x K attention computes, that
       with the values included.
   """
 
-  counts_from_segment = False
-  score_products = 3
+  registered_name: ClassVar[str] = ""
+  Fields: ClassVar[type[fields.Group] | None] = None
+  clamps: ClassVar[bool] = False
+  rotates: ClassVar[bool] = False
+  has_table: ClassVar[bool] = False
+  counts_from_segment: ClassVar[bool] = False
+  score_products: ClassVar[int] = 3
+
+  @staticmethod
+  def check(config: schema.ModelConfig) -> None:
+    """Raises a UserError for a model that the encoding cannot serve."""
+    del config
 
   def shared_biases(self, module: nn.Module) -> shapes.BiasPair | None:
     """Parameters u and v of the whole model, if all layers share them."""

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer_xl import shapes
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import distances
@@ -26,8 +27,11 @@ class Sinusoidal(encoding.Encoding):
     ).astype(config.dtype)
 
 
+@registry.encodings.register("relative")
 class Relative(Sinusoidal):
   """The encoding of Transformer-XL."""
+
+  clamps = True
 
   def shared_biases(self, module: nn.Module) -> shapes.BiasPair | None:
     """u and v in the model, unless every layer has its own."""

@@ -9,13 +9,17 @@ parameters of its own.
 import flax.linen as nn
 
 from transformer_xl import shapes
+from transformer_xl.config import registry
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import relative
 
 
+@registry.encodings.register("relative_tied")
 class RelativeTied(relative.Sinusoidal):
   """W_kR = W_kE and u = v = W_q R_0, in the paper's names."""
+
+  clamps = True
 
   def distance_terms(
     self,

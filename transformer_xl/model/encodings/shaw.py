@@ -7,13 +7,17 @@ keys of `num_positions` distances; larger distances share the last one.
 import flax.linen as nn
 
 from transformer_xl import shapes
+from transformer_xl.config import registry
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import distances
 from transformer_xl.model.encodings import encoding
 
 
+@registry.encodings.register("shaw")
 class Shaw(encoding.Encoding):
   """One learned vector for each distance, head and layer."""
+
+  has_table = True
 
   def distance_terms(
     self,

@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer_xl import shapes
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
@@ -39,9 +40,12 @@ class Memory(NamedTuple):
     return self.hiddens.shape[-2]
 
 
+@registry.mixers.register("attention")
 class Attention(mixer.Mixer):
   """Attention to memory and segment."""
 
+  attends = True
+  takes_limit = True
   streaming = ring.Streaming
 
   @staticmethod

@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.config import fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import norm as norm_lib
@@ -57,8 +59,20 @@ class Kernels(NamedTuple):
   output: jax.Array
 
 
+@registry.mixers.register("block_recurrent")
 class BlockRecurrent(mixer.Mixer):
   """Attention to memory, segment and state vectors."""
+
+  class Fields(fields.Group):
+    """The state of `block_recurrent` layers (docs/memory.md)."""
+
+    num_vectors: int = fields.field(128, "at least 1")
+    """Number of vectors that are read and written once a segment."""
+
+  attends = True
+  takes_limit = True
+  attends_zeros = False
+  writes_segments = True
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
@@ -77,7 +91,9 @@ class BlockRecurrent(mixer.Mixer):
     """No tokens, and vectors of zeros."""
     del step_len
     width = config.model_dim
-    num_vectors = config.block_recurrent.num_vectors if mem_len else 0
+    num_vectors = (
+      config.own(BlockRecurrent.Fields).num_vectors if mem_len else 0
+    )
     return Memory(
       jnp.zeros((batch_size, mem_len, width), config.dtype),
       jnp.zeros((batch_size, num_vectors, width)),
@@ -97,7 +113,7 @@ class BlockRecurrent(mixer.Mixer):
     width = config.model_dim
     lanes, segment_len, _ = hidden.shape
     mem_len = state.hiddens.shape[1]
-    num_vectors = config.block_recurrent.num_vectors
+    num_vectors = config.own(BlockRecurrent.Fields).num_vectors
     reach = visibility.visible_distance(
       jnp.minimum(shared.length, mem_len),
       shared.since_reset,
@@ -202,7 +218,7 @@ class BlockRecurrent(mixer.Mixer):
     if not mem_len:
       return result
     width = config.num_heads * config.head_dim
-    num_vectors = config.block_recurrent.num_vectors
+    num_vectors = config.own(BlockRecurrent.Fields).num_vectors
     share = num_vectors / segment_len
     # Queries and outputs of reading, keys and values of writing; four of the
     # vectors' own attention, and two each of reading and writing.

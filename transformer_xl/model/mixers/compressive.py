@@ -21,7 +21,10 @@ import jax
 import jax.numpy as jnp
 import jaxtyping as jt
 
+from transformer_xl import errors
 from transformer_xl import shapes
+from transformer_xl.config import fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import norm as norm_lib
 from transformer_xl.model import parameters
@@ -51,8 +54,37 @@ class Memory(NamedTuple):
     return sum(array.shape[-2] for array in arrays)
 
 
+@registry.mixers.register("compressive")
 class Compressive(mixer.Mixer):
   """Attention to compressed slots, memory and segment."""
+
+  class Fields(fields.Group):
+    """The compressed memory of `compressive` layers (docs/memory.md)."""
+
+    function: str = fields.field(
+      "conv", ("mean", "max", "conv"), transfer="same_shapes"
+    )
+    """What makes a slot of the states that leave memory: their mean, their
+    largest channels or a convolution."""
+    rate: int = fields.field(4, "at least 1", transfer="same_shapes")
+    """Number of states in one slot."""
+    slots: int = fields.field(128, "at least 1", transfer="same_shapes")
+    """Length of the compressed memory in slots; it may differ in evaluation."""
+
+  attends = True
+  attends_zeros = False
+  keys_are_tokens = False
+
+  @staticmethod
+  def check(config: schema.ModelConfig) -> None:
+    """Refuses heads that are not plain, which the loss does not compute."""
+    shares_heads = config.num_kv_heads != config.num_heads
+    if shares_heads or config.qk_norm:
+      raise errors.UserError(
+        "compressive layers compare attention with plain heads of their own: "
+        f"set --config.model.num_kv_heads={config.num_heads} and "
+        "--config.model.qk_norm=False."
+      )
 
   @staticmethod
   def empty_state(
@@ -63,7 +95,7 @@ class Compressive(mixer.Mixer):
     step_len: int,
   ) -> Memory:
     """A memory without tokens, and without slots if `mem_len` is 0."""
-    compressive = config.compressive
+    compressive = config.own(Compressive.Fields)
     room = compressive.rate - 1 if step_len % compressive.rate else 0
 
     def zeros(length: int) -> jax.Array:
@@ -87,7 +119,8 @@ class Compressive(mixer.Mixer):
   ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Attends from the segment, and compresses what leaves memory."""
     config = self.config
-    rate = config.compressive.rate
+    compressive = config.own(Compressive.Fields)
+    rate = compressive.rate
     segment_len = hidden.shape[1]
     num_slots = state.slots.shape[1]
     room = state.waiting.shape[1]
@@ -143,7 +176,7 @@ class Compressive(mixer.Mixer):
     num_waiting = jnp.minimum(num_waiting, room)
 
     loss = None
-    if self.settings.trains and config.compressive.function == "conv":
+    if self.settings.trains and compressive.function == "conv":
       length = visibility.next_length(shared.length, shared.since_reset, count)
       num_visible = jnp.maximum(length - mem_len - num_waiting, 0) // rate
       age = num_leaving - 1 - jnp.arange(most_leaving)
@@ -176,6 +209,7 @@ class Compressive(mixer.Mixer):
     count.
     """
     config = self.config
+    rate = config.own(Compressive.Fields).rate
     names = ("query", "key", "value")
     kernels: dict[str, jax.Array] = {
       name: self.get_variable("params", name) for name in names
@@ -205,7 +239,7 @@ class Compressive(mixer.Mixer):
           mask=mask[:, None, None],
         )
 
-      is_visible_state = jnp.repeat(is_visible, config.compressive.rate, axis=1)
+      is_visible_state = jnp.repeat(is_visible, rate, axis=1)
       difference = attend(leaving, is_visible_state) - attend(slots, is_visible)
       return jnp.mean(jnp.square(difference.astype(jnp.float32)), axis=(2, 3))
 
@@ -216,8 +250,9 @@ class Compressive(mixer.Mixer):
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
     """The tokens of memory, and c tokens in each slot."""
-    slots = config.compressive.slots if mem_len else 0
-    return mem_len + slots * config.compressive.rate
+    compressive = config.own(Compressive.Fields)
+    slots = compressive.slots if mem_len else 0
+    return mem_len + slots * compressive.rate
 
   @staticmethod
   def flops(
@@ -228,14 +263,15 @@ class Compressive(mixer.Mixer):
     context_len: int,
   ) -> float:
     """Operations of attention to memory and slots, and of a convolution."""
-    num_slots = config.compressive.slots if mem_len else 0
+    compressive = config.own(Compressive.Fields)
+    num_slots = compressive.slots if mem_len else 0
     result = attention.Attention.flops(
       config,
       segment_len=segment_len,
       mem_len=mem_len + num_slots,
       context_len=context_len,
     )
-    if config.compressive.function == "conv":
+    if compressive.function == "conv":
       result += 2 * config.model_dim**2
     return result
 
@@ -251,12 +287,13 @@ class _Compression(nn.Module):
   ) -> jt.Float[shapes.Array, "B S D"]:
     """The states' mean, their largest channels, or a convolution."""
     config = self.config
-    rate = config.compressive.rate
+    compressive = config.own(Compressive.Fields)
+    rate = compressive.rate
     lanes, length, width = states.shape
     groups = states.reshape(lanes, length // rate, rate, width)
-    if config.compressive.function == "mean":
+    if compressive.function == "mean":
       return jnp.mean(groups, axis=2)
-    if config.compressive.function == "max":
+    if compressive.function == "max":
       return jnp.max(groups, axis=2)
     # As convolutions do, with a stride of c.
     joined = groups.reshape(lanes, length // rate, rate * width)

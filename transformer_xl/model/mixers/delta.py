@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.config import fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import norm as norm_lib
 from transformer_xl.model import parameters
@@ -53,8 +55,18 @@ class Memory(NamedTuple):
   rows: jt.Float[shapes.Array, "B J W"]
 
 
+@registry.mixers.register("delta")
 class Delta(mixer.Mixer):
   """Reads and writes a matrix in each head."""
+
+  class Fields(fields.Group):
+    """The heads of `delta` layers, `num_heads` in number (docs/memory.md)."""
+
+    key_dim: int = fields.field(64, "at least 1")
+    """Width of the keys and queries of one head."""
+    value_dim: int = fields.field(64, "at least 1")
+    """Width of the values of one head; it remembers key_dim x value_dim
+    numbers."""
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
@@ -72,7 +84,7 @@ class Delta(mixer.Mixer):
   ) -> Memory:
     """Zeros; they are carried on whenever `mem_len` is above 0."""
     del step_len
-    delta = config.delta
+    delta = config.own(Delta.Fields)
     num_heads = config.num_heads if mem_len else 0
     num_rows = CONV_LEN - 1 if mem_len else 0
     channels = config.num_heads * (2 * delta.key_dim + delta.value_dim)
@@ -91,7 +103,7 @@ class Delta(mixer.Mixer):
   ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Reads the segment in chunks; a single token is a chunk of its own."""
     config = self.config
-    delta = config.delta
+    delta = config.own(Delta.Fields)
     num_heads = config.num_heads
     lanes, segment_len, _ = hidden.shape
     dropout_lanes = shared.dropout_lanes
@@ -197,7 +209,7 @@ class Delta(mixer.Mixer):
     A head reads its matrix by key, adds a product to it, and reads it by query.
     """
     del segment_len, mem_len, context_len
-    delta = config.delta
+    delta = config.own(Delta.Fields)
     channels = 2 * delta.key_dim + delta.value_dim
     projections = config.model_dim * (2 * delta.key_dim + 3 * delta.value_dim)
     gates = 2 * config.model_dim

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dense
@@ -39,6 +40,7 @@ class Carry(NamedTuple):
   output: jt.Float[jax.Array, "*T B D"]
 
 
+@registry.mixers.register("lstm")
 class LSTM(recurrent.Recurrent):
   """Cells of an LSTM; the vectors of the state are output and cell.
 

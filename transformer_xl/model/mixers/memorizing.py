@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.config import fields
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import attention as attention_lib
 from transformer_xl.model import dropout as dropout_lib
@@ -45,8 +47,23 @@ class Memory(NamedTuple):
     return self.keys.shape[-3]
 
 
+@registry.mixers.register("memorizing")
 class Memorizing(mixer.Mixer):
   """Attention to near tokens, and to those that each query retrieves."""
+
+  class Fields(fields.Group):
+    """What `memorizing` layers retrieve (docs/memory.md)."""
+
+    window: int = fields.field(128, "at least 1", transfer="same_shapes")
+    """Largest distance that is attended to as usual; what is farther is
+    retrieved. It may differ in evaluation."""
+    top_k: int = fields.field(32, "at least 1", transfer="same_shapes")
+    """Number of tokens that each head of a query retrieves; it may differ in
+    evaluation."""
+
+  attends = True
+  takes_limit = True
+  attends_zeros = False
 
   @staticmethod
   def empty_state(
@@ -72,6 +89,7 @@ class Memorizing(mixer.Mixer):
   ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Attends to near tokens, retrieves others, and mixes both by the gate."""
     config = self.config
+    memorizing = config.own(Memorizing.Fields)
     order = table.of(config)
     mem_len = state.keys.shape[1]
     segment_len = hidden.shape[1]
@@ -96,10 +114,10 @@ class Memorizing(mixer.Mixer):
       same_length=self.settings.same_length,
       window=config.same_length_window,
     )
-    near_reach = jnp.minimum(reach, config.memorizing.window)
+    near_reach = jnp.minimum(reach, memorizing.window)
 
     # Near tokens, as any other layer with attention sees them.
-    near_mem_len = min(mem_len, config.memorizing.window)
+    near_mem_len = min(mem_len, memorizing.window)
     near_len = near_mem_len + segment_len
     first = mem_len - near_mem_len
     distances = shared.distances
@@ -123,14 +141,14 @@ class Memorizing(mixer.Mixer):
     gate_bias = self.param(
       "gate_bias", nn.initializers.zeros, (config.num_heads,)
     )
-    if mem_len + segment_len - 1 > config.memorizing.window:
+    if mem_len + segment_len - 1 > memorizing.window:
       far, found = retrieve(
         query,
         jax.lax.stop_gradient(keys),
         jax.lax.stop_gradient(values),
         near_reach=near_reach,
         reach=reach,
-        top_k=config.memorizing.top_k,
+        top_k=memorizing.top_k,
       )
       gate = nn.sigmoid(gate_bias)[None, None, :, None]
       gate = jnp.where(found[:, :, None, None], gate, 0).astype(mixed.dtype)
@@ -153,7 +171,8 @@ class Memorizing(mixer.Mixer):
     context_len: int,
   ) -> float:
     """Operations of near attention, of scores beyond, and of k values."""
-    window = config.memorizing.window
+    memorizing = config.own(Memorizing.Fields)
+    window = memorizing.window
     near = attention.Attention.flops(
       config,
       segment_len=segment_len,
@@ -161,7 +180,7 @@ class Memorizing(mixer.Mixer):
       context_len=context_len,
     )
     num_far = max(mem_len - window, 0)
-    num_values = min(num_far, config.memorizing.top_k)
+    num_values = min(num_far, memorizing.top_k)
     width = config.num_heads * config.head_dim
     return near + 2 * width * (num_far + num_values)
 

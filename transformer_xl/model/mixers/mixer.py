@@ -5,12 +5,18 @@ see the tokens before it: attention to hidden states of earlier segments, a
 recurrent cell, or whatever comes next. It owns what its layer remembers, as a
 value: a segment takes the layer's state and returns the next one.
 
-A new mixer is one file with a subclass of `Mixer`, a line in `table.py` and a
-line in `config/mixer_fields.py`, where its own configuration fields are, too.
-It needs `empty_state`, `__call__` and `flops`, and `remembered_tokens` unless
-its state is made of `mem_len` tokens. If it can read faster while its
-parameters do not change, it names a `Streaming` form; without one, evaluation
-and generation use the state of training.
+A mixer is one file with a class that registers itself, in this folder or in an
+extension:
+
+    @registry.mixers.register("name")
+    class Name(mixer.Mixer):
+      ...
+
+Its name is then an entry of `model.layers`. It needs `empty_state`, `__call__`
+and `flops`, and `remembered_tokens` unless its state is made of `mem_len`
+tokens. If it can read faster while its parameters do not change, it names a
+`Streaming` form; without one, evaluation and generation use the state of
+training.
 
 Shapes: B lanes, T tokens of a segment, K keys, D model width.
 """
@@ -24,6 +30,7 @@ import jax
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.config import fields
 from transformer_xl.config import schema
 from transformer_xl.model.encodings import encoding
 
@@ -177,6 +184,13 @@ class Mixer(nn.Module):
   Attributes:
     config: of the model.
     settings: how the network reads.
+    registered_name: the name in `model.layers`.
+    Fields: fields of its own, which are `config.model.NAME.*`; None for none.
+    attends: settings of attention and encodings concern it.
+    takes_limit: its memory may be shorter than the model's, as in NAME:128.
+    attends_zeros: it can attend to zeros with `memory_start="zeros"`.
+    writes_segments: results depend on where a segment starts.
+    keys_are_tokens: each key that is attended to is one token.
     streaming: another form of the mixer, which reads faster with fixed
       parameters; None if there is none.
   """
@@ -184,7 +198,19 @@ class Mixer(nn.Module):
   config: schema.ModelConfig
   settings: Settings
 
+  registered_name: ClassVar[str] = ""
+  Fields: ClassVar[type[fields.Group] | None] = None
+  attends: ClassVar[bool] = False
+  takes_limit: ClassVar[bool] = False
+  attends_zeros: ClassVar[bool] = True
+  writes_segments: ClassVar[bool] = False
+  keys_are_tokens: ClassVar[bool] = True
   streaming: ClassVar[type[Streaming] | None] = None
+
+  @staticmethod
+  def check(config: schema.ModelConfig) -> None:
+    """Raises a UserError for a model that the mixer cannot serve."""
+    del config
 
   @staticmethod
   def empty_state(

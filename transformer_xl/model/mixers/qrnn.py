@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer_xl import shapes
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
@@ -19,6 +20,7 @@ from transformer_xl.model.mixers import mixer
 from transformer_xl.model.mixers import recurrent
 
 
+@registry.mixers.register("qrnn")
 class QRNN(recurrent.Recurrent):
   """A QRNN with fo-pooling; its vectors are the cell and the last input."""
 

@@ -1,31 +1,10 @@
-"""The mixers by name, and the pattern of layers that a model has.
+"""The pattern of layers that a model has, and the mixer of each layer."""
 
-A new mixer is a file and a line here; its name and what the rules need to know
-of it go into `config/mixer_fields.py`.
-"""
-
-from collections.abc import Mapping
 from typing import NamedTuple
 
+from transformer_xl.config import registry
 from transformer_xl.config import schema
-from transformer_xl.model.mixers import attention
-from transformer_xl.model.mixers import block_recurrent
-from transformer_xl.model.mixers import compressive
-from transformer_xl.model.mixers import delta
-from transformer_xl.model.mixers import lstm
-from transformer_xl.model.mixers import memorizing
 from transformer_xl.model.mixers import mixer
-from transformer_xl.model.mixers import qrnn
-
-MIXERS: Mapping[str, type[mixer.Mixer]] = {
-  "attention": attention.Attention,
-  "block_recurrent": block_recurrent.BlockRecurrent,
-  "compressive": compressive.Compressive,
-  "delta": delta.Delta,
-  "lstm": lstm.LSTM,
-  "memorizing": memorizing.Memorizing,
-  "qrnn": qrnn.QRNN,
-}
 
 
 class Layer(NamedTuple):
@@ -37,7 +16,9 @@ class Layer(NamedTuple):
   @property
   def mixer(self) -> type[mixer.Mixer]:
     """The class of the mixer."""
-    return MIXERS[self.name]
+    kind = registry.mixers[self.name]
+    assert issubclass(kind, mixer.Mixer)
+    return kind
 
   def mem_len(self, mem_len: int) -> int:
     """The length of the layer's memory if that of the model is `mem_len`."""

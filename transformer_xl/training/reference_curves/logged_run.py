@@ -103,7 +103,7 @@ def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
   """
   names = (
     name
-    for name in schema.FIELDS
+    for name in schema.all_fields()
     if name.partition(".")[0] in SECTIONS and name not in IRRELEVANT
   )
   difference = first_difference(run.config, config, names)

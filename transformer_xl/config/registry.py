@@ -1,0 +1,289 @@
+"""What people add, by kind and name; each is one file that registers itself.
+
+    @registry.mixers.register("delta")
+    class Delta(mixer.Mixer): ...
+
+Nothing else in the package knows the name: the rules, the help, the cards, the
+mesh and the tests ask the registry. The files of the package are listed here
+and are imported when they are first needed; the list of a kind can be read
+without importing any of them. A file of somebody else registers what it defines
+when it is imported (`extensions.py`).
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from transformer_xl import errors
+from transformer_xl.config import fields
+
+T = TypeVar("T")
+KindT = TypeVar("KindT")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Registered(Protocol):
+  """What a class has that may have fields of its own.
+
+  Attributes:
+    registered_name: its name.
+    Fields: the configuration fields that it alone has, a `fields.Group`; None
+      if there are none.
+  """
+
+  registered_name: ClassVar[str]
+  Fields: ClassVar[type[fields.Group] | None]
+
+
+class Mixer(Registered, Protocol):
+  """What rules, help and cards ask of a mixer; see `model/mixers/mixer.py`."""
+
+  attends: ClassVar[bool]
+  takes_limit: ClassVar[bool]
+  attends_zeros: ClassVar[bool]
+  writes_segments: ClassVar[bool]
+  keys_are_tokens: ClassVar[bool]
+
+  @staticmethod
+  def check(config: Any) -> None:
+    """Raises a UserError for a model, `config.model`, that it cannot serve."""
+
+
+class Encoding(Registered, Protocol):
+  """What rules ask of an encoding; see `model/encodings/encoding.py`."""
+
+  clamps: ClassVar[bool]
+  rotates: ClassVar[bool]
+  has_table: ClassVar[bool]
+
+  @staticmethod
+  def check(config: Any) -> None:
+    """Raises a UserError for a model, `config.model`, that it cannot serve."""
+
+
+class Optimizer(Registered, Protocol):
+  """What training asks of one; see `training/optimizers/optimizer.py`."""
+
+  uses: ClassVar[tuple[str, ...]]
+
+  @staticmethod
+  def make(config: Any) -> Any:
+    """The optax transformation for the settings `config.train`."""
+
+
+class Schedule(Registered, Protocol):
+  """What training asks of one; see `training/schedules/schedule.py`."""
+
+  uses: ClassVar[tuple[str, ...]]
+
+  @staticmethod
+  def rate(config: Any, update: Any) -> Any:
+    """The learning rate of an update after warm-up."""
+
+
+class Option(Protocol):
+  """A number that the text of a task depends on."""
+
+  @property
+  def default(self) -> int: ...
+
+
+class Task(Protocol):
+  """What experiments ask of a task; see `data_prep/synthetic/task.py`."""
+
+  options: ClassVar[Mapping[str, Option]]
+  has_documents: ClassVar[bool]
+  suite_updates: ClassVar[int]
+
+
+class Tracker(Protocol):
+  """What training asks of a tracker's class; see `workdir/tracker.py`."""
+
+  @staticmethod
+  def require_installed() -> None:
+    """Raises a UserError if a package that it needs is missing."""
+
+
+class Registry(Mapping[str, type[KindT]]):
+  """The things of one kind, by name. Each is a class."""
+
+  def __init__(self, kind: str, built_in: Mapping[str, str]):
+    """Lists what the package has.
+
+    Args:
+      kind: what each is called in errors, such as "mixer".
+      built_in: the module that registers each name.
+    """
+    self.kind = kind
+    self._built_in = dict(built_in)
+    self._found: dict[str, type[KindT]] = {}
+
+  def register(self, name: str) -> Callable[[type[T]], type[T]]:
+    """A decorator that registers a class under a name.
+
+    A class that is defined again, as in a notebook, replaces the former.
+
+    Raises:
+      UserError: the name is no lower-case identifier, or it is taken.
+    """
+    if not _NAME.fullmatch(name):
+      raise errors.UserError(
+        f"a {self.kind} cannot be called {name!r}: a name has lower-case "
+        "letters, digits and underscores, and starts with a letter."
+      )
+
+    def add(added: type[T]) -> type[T]:
+      there = self._found.get(name)
+      module = there.__module__ if there else self._built_in.get(name)
+      if module is not None and module != added.__module__:
+        raise errors.UserError(
+          f"there is a {self.kind} {name!r} already, of {module}; register "
+          f"{added.__qualname__} of {added.__module__} under another name."
+        )
+      found: Any = added
+      found.registered_name = name
+      self._found[name] = found
+      _versions.append(name)
+      return added
+
+    return add
+
+  def __getitem__(self, name: str) -> type[KindT]:
+    if name not in self._found and name in self._built_in:
+      importlib.import_module(self._built_in[name])
+    return self._found[name]
+
+  def __iter__(self) -> Iterator[str]:
+    """All names: those of the package, then those of others."""
+    yield from self._built_in
+    yield from (name for name in self._found if name not in self._built_in)
+
+  def __len__(self) -> int:
+    return len(self._built_in.keys() | self._found.keys())
+
+  def __contains__(self, name: object) -> bool:
+    return name in self._built_in or name in self._found
+
+  def rule(self) -> fields.Rule:
+    """The rule that a value is one of the names."""
+    return fields.one_of(tuple(self))
+
+  def groups(self) -> dict[str, type[fields.Group]]:
+    """The groups of fields that single ones have, by name.
+
+    A class without fields of its own that inherits from another one reads the
+    fields of that one.
+    """
+    return {
+      name: found.__dict__["Fields"]
+      for name, found in self.items()
+      if found.__dict__.get("Fields") is not None
+    }
+
+
+_versions: list[str] = []  # What was registered, in order.
+
+
+def version() -> int:
+  """A number that changes with every registration."""
+  return len(_versions)
+
+
+def _in_package(package: str, *names: str) -> dict[str, str]:
+  """Modules of the names in a package, each called as what it registers."""
+  return {name: f"transformer_xl.{package}.{name}" for name in names}
+
+
+mixers = Registry[Mixer](
+  "mixer",
+  _in_package(
+    "model.mixers",
+    "attention",
+    "block_recurrent",
+    "compressive",
+    "delta",
+    "lstm",
+    "memorizing",
+    "qrnn",
+  ),
+)
+encodings = Registry[Encoding](
+  "encoding",
+  _in_package(
+    "model.encodings",
+    "relative",
+    "relative_tied",
+    "shaw",
+    "absolute",
+    "absolute_per_layer",
+    "rope",
+    "alibi",
+    "none",
+  ),
+)
+Optimizers = Registry[Optimizer]
+Schedules = Registry[Schedule]
+optimizers = Optimizers(
+  "optimizer",
+  _in_package("training.optimizers", "adam", "adamw", "lamb", "muon", "sgd"),
+)
+schedules = Schedules(
+  "schedule",
+  _in_package(
+    "training.schedules",
+    "cosine",
+    "linear",
+    "wsd",
+    "inverse_sqrt",
+    "constant",
+  ),
+)
+trackers = Registry[Tracker](
+  "tracker", {"wandb": "transformer_xl.workdir.wandb_run"}
+)
+# Published corpora, and tasks whose answers are known. These classes are of
+# data_prep, which knows their interfaces.
+datasets = Registry[object](
+  "dataset",
+  {
+    name: f"transformer_xl.data_prep.{name}.{name}_dataset_builder"
+    for name in (
+      "enwik8",
+      "lm1b",
+      "pg19",
+      "ptb",
+      "python_stdlib",
+      "text8",
+      "wikitext103",
+      "wikitext2",
+    )
+  },
+)
+tasks = Registry[Task](
+  "task",
+  _in_package(
+    "data_prep.synthetic",
+    "copy",
+    "mqar",
+    "overwrite",
+    "parity",
+    "passkey",
+    "permutation",
+    "recall",
+  ),
+)
+
+
+def tracker_rule() -> fields.Rule:
+  """The rule that a value is a tracker's name, or a class by its path."""
+  names = ", ".join(("none", *trackers))
+  return fields.Rule(f"{names} or MODULE:CLASS", _is_tracker)
+
+
+def _is_tracker(text: str) -> bool:
+  if text == "none" or text in trackers:
+    return True
+  module, _, name = text.partition(":")
+  parts = [*module.split("."), name]
+  return all(part.isidentifier() for part in parts)

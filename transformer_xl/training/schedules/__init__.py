@@ -1,0 +1,1 @@
+"""Learning-rate schedules, one a file; `schedule.py` is their interface."""
