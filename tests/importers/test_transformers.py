@@ -458,6 +458,73 @@ def test_results_have_the_form_that_was_asked_for(exported):
   assert stateless(IDS).mems is None
 
 
+@pytest.mark.parametrize("name", ["defaults", "pre-norm, clamp, zeros", "rope"])
+@torch.no_grad()
+def test_states_and_weights_are_those_that_the_model_reads(exported, name):
+  model = loaded(exported(name))
+  ids = IDS[:, :11]
+  found = model(ids, output_hidden_states=True, output_attentions=True)
+  config = model.config
+  before = config.mem_len if "zeros" in name else 0
+  assert len(found.hidden_states) == config.n_layer + 1
+  embedding = model.transformer.word_emb(ids)
+  torch.testing.assert_close(found.hidden_states[0], embedding)
+  read = model.crit(found.hidden_states[-1], model.transformer.word_emb)
+  torch.testing.assert_close(read, found.logits)
+  assert len(found.attentions) == config.n_layer
+  for weights in found.attentions:
+    assert weights.shape == (2, config.n_head, 11, before + 11)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]))
+    assert (weights.triu(before + 1) == 0).all()
+    # The last token begins the third segment of 5 and remembers 7.
+    row = weights[:, :, -1]
+    assert (row[..., : before + 3] == 0).all()
+    assert (row[..., before + 4 :] > 0).all()
+  # A token that attends to itself alone has its own values.
+  if before == 0:
+    assert (found.attentions[0][:, :, 0, 0] == 1).all()
+  parts = model(ids[:, :5], output_hidden_states=True)
+  rest = model(ids[:, 5:], mems=parts.mems, output_hidden_states=True)
+  for whole, *cut in zip(
+    found.hidden_states, parts.hidden_states, rest.hidden_states, strict=True
+  ):
+    torch.testing.assert_close(torch.cat(cut, 1), whole)
+  generated = model.generate(
+    ids,
+    max_new_tokens=3,
+    output_hidden_states=True,
+    output_attentions=True,
+    return_dict_in_generate=True,
+  )
+  assert generated.hidden_states[0][1].equal(found.hidden_states[1])
+  assert generated.attentions[0][1].equal(found.attentions[1])
+  model.config.output_hidden_states = True
+  assert model(ids).hidden_states is not None
+
+
+@pytest.mark.parametrize(
+  "name", ["defaults", "narrower clusters, window of PyTorch"]
+)
+def test_ids_outside_the_vocabulary_are_refused(exported, name):
+  """In a table of all words, and in the tables of clusters."""
+  model = loaded(exported(name))
+  for outside in (-1, -100, model.config.vocab_size, 10**6):
+    with pytest.raises(IndexError):
+      model(torch.tensor([[0, outside]]))
+
+
+@pytest.mark.parametrize("name", ["rope", "pre-norm, clamp, zeros"])
+@torch.no_grad()
+def test_it_is_one_graph(exported, name):
+  """Also with padding, whose checks read values."""
+  model = loaded(exported(name))
+  compiled = torch.compile(model, fullgraph=True, backend="eager")
+  mask = torch.ones_like(IDS)
+  mask[0, 9:] = 0
+  expected = model(IDS, attention_mask=mask).logits
+  assert compiled(IDS, attention_mask=mask).logits.equal(expected)
+
+
 @torch.no_grad()
 def test_padding_changes_nothing(exported):
   model = loaded(exported("narrower clusters, window of PyTorch"))

@@ -48,8 +48,6 @@ INSTEAD = {
   "token_type_ids": "leave it out, since tokens have no types",
   "shift_labels": "give labels, as many as input_ids, which are shifted here",
   "is_causal": "leave it out, since no token can see later ones",
-  "output_hidden_states": "leave it out",
-  "output_attentions": "leave it out",
   "cu_seq_lens_q": _UNPACK,
   "cu_seq_lens_k": _UNPACK,
   "max_length_q": _UNPACK,
@@ -159,7 +157,11 @@ class AdaptiveEmbedding(nn.Module):
     result = 0
     for c, (start, stop, _) in enumerate(self.parts):
       inside = (ids >= start) & (ids < stop)
-      vectors = self.emb_layers[c](torch.where(inside, ids - start, 0))
+      # Words of other clusters read row 0; those of none are an IndexError.
+      is_before = (ids >= 0) & (ids < start)
+      is_after = (ids >= stop) & (c + 1 < len(self.parts))
+      rows = torch.where(is_before | is_after, 0, ids - start)
+      vectors = self.emb_layers[c](rows)
       if str(c) in self.emb_projs:
         vectors = vectors @ self.emb_projs[str(c)].T
       result = result + torch.where(inside[..., None], vectors, 0)
@@ -257,8 +259,10 @@ class Attention(nn.Module):
     visible: Tensor,
     encodings: Tensor,
     biases: nn.Module,
-  ) -> tuple[Tensor, tuple[Tensor, ...]]:
+  ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
     """What is added to the residual stream, [B, T, D], and the memory with h.
+
+    The third result has the weights of the keys, [B, H, T, K].
 
     Args:
       h: inputs of the layer, [B, T, D].
@@ -307,7 +311,7 @@ class Attention(nn.Module):
     weights = torch.softmax(scores, -1).to(v.dtype)
     weights = functional.dropout(weights, config.dropatt, self.training)
     attended = torch.einsum("bhij,bjhd->bihd", weights, v)
-    return self.o_net(attended.flatten(2)), memory
+    return self.o_net(attended.flatten(2)), memory, weights
 
 
 class Gated(nn.Module):
@@ -358,14 +362,16 @@ class Layer(nn.Module):
 
   def forward(
     self, h: Tensor, *shared: object
-  ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The next layer's input, and the memory; arguments as in `Attention`."""
-    mixed, memory = self.dec_attn(h, *shared)
+  ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+    """The next layer's input, memory and weights; arguments of `Attention`."""
+    mixed, memory, weights = self.dec_attn(h, *shared)
     x = h + self.dropout(mixed)
     if self.is_pre_norm:
-      return x + self.pos_ff.CoreNet(self.pos_ff.layer_norm(x)), memory
-    x = self.dec_attn.layer_norm(x)
-    return self.pos_ff.layer_norm(x + self.pos_ff.CoreNet(x)), memory
+      x = x + self.pos_ff.CoreNet(self.pos_ff.layer_norm(x))
+    else:
+      x = self.dec_attn.layer_norm(x)
+      x = self.pos_ff.layer_norm(x + self.pos_ff.CoreNet(x))
+    return x, memory, weights
 
 
 class Transformer(nn.Module):
@@ -395,11 +401,22 @@ class Transformer(nn.Module):
     return Memory(tuple(layers), 0)
 
   def forward(
-    self, ids: Tensor, memory: Memory, mask: Tensor | None
-  ) -> tuple[Tensor, Memory]:
-    """States of the last layer, [B, T, D], and the memory after a segment.
+    self,
+    ids: Tensor,
+    memory: Memory,
+    mask: Tensor | None,
+    keeps_weights: bool,
+  ) -> tuple[Memory, list[Tensor], list[Tensor]]:
+    """The memory after a segment, the states and the weights of its keys.
 
-    `ids` are [B, T]. `mask` is False for padding, [B, T]; None without any.
+    States are the embedding and what each layer made of it, the last one as the
+    softmax reads it, [B, T, D]. Weights are those of each layer, [B, H, T, K].
+
+    Args:
+      ids: [B, T].
+      memory: of what was read before.
+      mask: False for padding, [B, T]; None without any.
+      keeps_weights: whether weights are kept, which take most memory.
     """
     config = self.config
     num_keys = memory.shape[1] + ids.shape[1]
@@ -418,26 +435,40 @@ class Transformer(nn.Module):
     h = self.dropout(self.word_emb(ids))
     encodings = sinusoids(keys.flip(0), config).to(h.dtype)
     shared = (distance, visible, self.dropout(encodings), self)
+    states = [h]
+    weights = []
     layers = []
     start = max(num_keys - config.mem_len, 0)
     for layer, rows in zip(self.layers, memory.layers, strict=True):
-      h, kept = layer(h, rows, *shared)
+      h, kept, of_layer = layer(h, rows, *shared)
+      states.append(h)
+      if keeps_weights:
+        weights.append(of_layer)
       layers.append(tuple(rows[:, start:].detach() for rows in kept))
+    states[-1] = self.dropout(self.final_norm(h))
     memory = Memory(
       tuple(layers),
       memory.num_read + ids.shape[1],
       None if mask is None else mask[:, start:],
     )
-    return self.dropout(self.final_norm(h)), memory
+    return memory, states, weights
 
 
 @dataclasses.dataclass
 class Output(utils.ModelOutput):
-  """The mean loss, log-probabilities of next tokens [B, T, V], and memory."""
+  """The mean loss, log-probabilities of next tokens [B, T, V], and memory.
+
+  Hidden states are the embedding and what each layer made of it, the last one
+  as the softmax reads it, [B, tokens, D]. Attentions are the weights of the
+  remembered tokens and these, for each layer, [B, H, tokens, M + tokens]; 0
+  where one is no longer remembered.
+  """
 
   loss: Tensor | None = None
   logits: Tensor | None = None
   mems: Memory | None = None
+  hidden_states: tuple[Tensor, ...] | None = None
+  attentions: tuple[Tensor, ...] | None = None
 
   def get(self, key: str, default: object = None) -> object:
     """A field; memory also by the names of a cache, as guidance asks for it."""
@@ -477,6 +508,8 @@ class TransformerXLForCausalLM(
     use_cache: bool | None = None,
     logits_to_keep: int | Tensor = 0,
     num_items_in_batch: Tensor | int | None = None,
+    output_hidden_states: bool | None = None,
+    output_attentions: bool | None = None,
     **others: object,
   ) -> Output:
     """Reads a text, or the next tokens of one.
@@ -495,6 +528,9 @@ class TransformerXLForCausalLM(
         the numbers of the tokens.
       num_items_in_batch: what the loss is divided by, in place of the number
         of labels.
+      output_hidden_states: True for those of every layer; None for what the
+        configuration says.
+      output_attentions: True for the weights of keys; None likewise.
       others: `return_dict` is False for a tuple. `cache` and `past_key_values`
         are other names of `mems`. Nothing else may be given; None is allowed.
 
@@ -526,15 +562,32 @@ class TransformerXLForCausalLM(
     if attention_mask is not None:
       memory, mask = self._masks(attention_mask, memory, input_ids)
 
-    states = []
+    if output_hidden_states is None:
+      output_hidden_states = config.output_hidden_states
+    if output_attentions is None:
+      output_attentions = config.output_attentions
+    num_before = memory.shape[1]
+    num_tokens = input_ids.shape[1]
+    # Of each segment, the states and weights of the layers.
+    states_of, weights_of = [], []
     start = 0
     for ids in input_ids.split(config.segment_len, 1):
       stop = start + ids.shape[1]
       seen = None if mask is None else mask[:, start:stop]
-      h, memory = self.transformer(ids, memory, seen)
-      states.append(h)
+      memory, states, weights = self.transformer(
+        ids, memory, seen, output_attentions
+      )
+      states_of.append(states if output_hidden_states else states[-1:])
+      if output_attentions:
+        forgotten = num_before + stop - weights[0].shape[-1]
+        around = (forgotten, num_tokens - stop)
+        weights_of.append([functional.pad(one, around) for one in weights])
       start = stop
-    h = torch.cat(states, 1)
+    by_layer = zip(*states_of, strict=True)
+    hidden_states = tuple(torch.cat(one, 1) for one in by_layer)
+    by_layer = zip(*weights_of, strict=True)
+    attentions = tuple(torch.cat(one, 2) for one in by_layer)
+    h = hidden_states[-1]
     if isinstance(logits_to_keep, Tensor):
       if labels is not None:
         raise ValueError("labels need a logits_to_keep that is a number")
@@ -555,7 +608,13 @@ class TransformerXLForCausalLM(
     use_cache = config.use_cache if use_cache is None else use_cache
     # With an M of 0, `generate` reads the whole text for each token.
     is_kept = use_cache and config.mem_len > 0
-    return Output(loss, logits, memory if is_kept else None)
+    return Output(
+      loss,
+      logits,
+      memory if is_kept else None,
+      hidden_states if output_hidden_states else None,
+      attentions if output_attentions else None,
+    )
 
   def _masks(
     self, given: Tensor, memory: Memory, ids: Tensor
