@@ -421,6 +421,13 @@ def test_generate_refuses_them_also(exported, arguments, message):
     model.generate(IDS, max_new_tokens=3, **arguments)
 
 
+def test_generate_takes_back_nothing(exported):
+  model = loaded(exported("defaults"))
+  for options in ({"prompt_lookup_num_tokens": 2}, {"assistant_model": model}):
+    with pytest.raises(ValueError, match="stateful"):
+      model.generate(IDS[:1], max_new_tokens=3, **options)
+
+
 @torch.no_grad()
 def test_memories_are_for_as_many_texts(exported):
   model = loaded(exported("defaults"))
@@ -511,6 +518,48 @@ def test_ids_outside_the_vocabulary_are_refused(exported, name):
   for outside in (-1, -100, model.config.vocab_size, 10**6):
     with pytest.raises(IndexError):
       model(torch.tensor([[0, outside]]))
+
+
+def test_the_tables_keep_their_size(exported):
+  model = loaded(exported("defaults"))
+  size = model.config.vocab_size
+  embedding = model.get_input_embeddings()
+  assert model.resize_token_embeddings() is embedding
+  assert model.resize_token_embeddings(size) is embedding
+  with pytest.raises(ValueError, match="train one with the vocabulary"):
+    model.resize_token_embeddings(size + 1)
+  with pytest.raises(ValueError, match="set_input_embeddings"):
+    model.set_input_embeddings(torch.nn.Embedding(size, 16))
+
+
+def test_an_adapter_of_a_shared_table_is_refused(exported):
+  """It stands beside the table as in PEFT, whose environment this is not."""
+
+  class Adapted(torch.nn.Module):
+    merged = False
+
+    def __init__(self, table):
+      super().__init__()
+      self.base_layer = table
+
+    @property
+    def weight(self):
+      return self.base_layer.weight
+
+    def forward(self, ids):
+      return self.base_layer(ids) + 1.0
+
+  for name in ("defaults", "nothing tied"):
+    model = loaded(exported(name))
+    tables = model.transformer.word_emb.emb_layers
+    tables[0] = Adapted(tables[0])
+    if name == "nothing tied":
+      model(IDS)
+      continue
+    with pytest.raises(ValueError, match="leave emb_layers out"):
+      model(IDS)
+    tables[0].merged = True
+    model(IDS)
 
 
 @pytest.mark.parametrize("name", ["rope", "pre-norm, clamp, zeros"])

@@ -199,7 +199,9 @@ class AdaptiveSoftmax(nn.Module):
       table = min(c, len(self.out_layers) - 1)
       first = start if len(self.out_layers) > 1 else 0
       own = self.out_layers[table]
-      kernel = own.get("weight", embedding.emb_layers[table].weight)
+      kernel = own.get("weight")
+      if kernel is None:
+        kernel = tied_weight(embedding.emb_layers[table])
       kernel = kernel[start - first : stop - first]
       bias = own["bias"][start - first : stop - first]
       narrow = h  # [B, T, E_c]
@@ -487,6 +489,8 @@ class TransformerXLForCausalLM(
   # The loss is a mean over the tokens of a call, so the Trainer is to divide it
   # by the number of calls that an update takes.
   accepts_loss_kwargs = False
+  # What was read cannot be taken back, as assisted generation would.
+  _is_stateful = True
 
   def __init__(self, config: TransformerXLConfig):
     super().__init__(config)
@@ -497,6 +501,30 @@ class TransformerXLForCausalLM(
   def get_input_embeddings(self) -> nn.Module:
     """The embedding."""
     return self.transformer.word_emb
+
+  def set_input_embeddings(self, value: nn.Module) -> None:
+    """Raises a ValueError: there is no other embedding."""
+    raise ValueError(
+      "set_input_embeddings: this model's embedding has a table for each "
+      "cluster of words; change the weights of transformer.word_emb.emb_layers"
+    )
+
+  def resize_token_embeddings(
+    self, new_num_tokens: int | None = None, *_: object, **__: object
+  ) -> nn.Module:
+    """The embedding.
+
+    Raises:
+      ValueError: the size is not that of the vocabulary.
+    """
+    size = self.config.vocab_size
+    if new_num_tokens not in (None, size):
+      raise ValueError(
+        f"resize_token_embeddings: the tables and clusters of this model are "
+        f"for {size} words, and not {new_num_tokens}; train one with the "
+        "vocabulary that you want"
+      )
+    return self.get_input_embeddings()
 
   @utils.can_return_tuple
   def forward(
@@ -756,6 +784,22 @@ def given_memory(**arguments: object) -> Memory | None:
       raise ValueError(f"{name} is another name of mems: give mems alone")
     memory = value
   return memory
+
+
+def tied_weight(table: nn.Module) -> Tensor:
+  """The weight of a table of the embedding, for the softmax.
+
+  Raises:
+    ValueError: an adapter such as LoRA, which stands beside the table, would
+      count in the embedding alone until it is merged.
+  """
+  is_adapted = getattr(table, "base_layer", None) is not None
+  if is_adapted and not getattr(table, "merged", False):
+    raise ValueError(
+      "the softmax shares emb_layers with the embedding, so an adapter there "
+      "would change one of them alone: leave emb_layers out of target_modules"
+    )
+  return table.weight
 
 
 def make_norm(config: TransformerXLConfig) -> nn.Module:
