@@ -6,6 +6,7 @@ transformers alone, and nothing of the package that wrote the folder:
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     first = model(ids)  # A text of any length is read in segments.
     then = model(more_ids, mems=first.mems)
+    more = model.generate(more_ids, mems=first.mems)
 
 `logits` are log-probabilities. Parameters have the names of TransfoXL, which
 transformers had up to version 4; variables have those of the paper. The entry
@@ -30,6 +31,32 @@ from torch import nn
 from torch.nn import functional
 from transformers import utils
 
+_GIVE_MEMS = "give the memory that a call of this model returned, as mems"
+_UNPACK = (
+  "give each text a row of its own, since texts in one row see each other"
+)
+# What to do in place of giving an argument that other models have.
+INSTEAD = {
+  "cache": _GIVE_MEMS,
+  "past_key_values": _GIVE_MEMS,
+  "cache_position": "leave it out, since a memory knows how much it has read",
+  "position_ids": (
+    "leave it out, since positions are those in input_ids; mark padding in "
+    "attention_mask"
+  ),
+  "inputs_embeds": "give input_ids",
+  "token_type_ids": "leave it out, since tokens have no types",
+  "shift_labels": "give labels, as many as input_ids, which are shifted here",
+  "is_causal": "leave it out, since no token can see later ones",
+  "cu_seq_lens_q": _UNPACK,
+  "cu_seq_lens_k": _UNPACK,
+  "max_length_q": _UNPACK,
+  "max_length_k": _UNPACK,
+  "seq_idx": _UNPACK,
+}
+# Values that ask for nothing, beside None.
+NOTHING = {"is_causal": True, "output_router_logits": False}
+
 
 class TransformerXLConfig(transformers.PretrainedConfig):
   """The fields of config.json.
@@ -39,6 +66,7 @@ class TransformerXLConfig(transformers.PretrainedConfig):
   """
 
   model_type = "transformer-xl"
+  use_cache: bool = True
   # The Trainer adds a list to it.
   keys_to_ignore_at_inference = ["mems"]  # noqa: RUF012
   attribute_map = {  # noqa: RUF012  (a plain dict is what transformers copies)
@@ -84,6 +112,30 @@ class Memory(NamedTuple):
 
   layers: tuple[tuple[Tensor, ...], ...]  # [B, M, G, d] twice, or [B, M, D].
   num_read: int  # Tokens, remembered or not.
+  mask: Tensor | None = None  # False for padding, [B, M]; None without any.
+
+  @property
+  def is_croppable(self) -> bool:
+    """Whether the last tokens can be taken back, which `generate` asks."""
+    return False
+
+  @property
+  def shape(self) -> torch.Size:
+    """B and M."""
+    return self.layers[0][0].shape[:2]
+
+  def of(self, texts: Tensor) -> "Memory":
+    """The memories of these texts, which may repeat."""
+    layers = tuple(tuple(rows[texts] for rows in one) for one in self.layers)
+    mask = None if self.mask is None else self.mask[texts]
+    return self._replace(layers=layers, mask=mask)
+
+  def padding(self) -> Tensor:
+    """False for remembered tokens that are padding, [B, M]."""
+    if self.mask is None:
+      rows = self.layers[0][0]
+      return rows.new_ones(self.shape, dtype=torch.bool)
+    return self.mask
 
 
 class AdaptiveEmbedding(nn.Module):
@@ -105,7 +157,11 @@ class AdaptiveEmbedding(nn.Module):
     result = 0
     for c, (start, stop, _) in enumerate(self.parts):
       inside = (ids >= start) & (ids < stop)
-      vectors = self.emb_layers[c](torch.where(inside, ids - start, 0))
+      # Words of other clusters read row 0; those of none are an IndexError.
+      is_before = (ids >= 0) & (ids < start)
+      is_after = (ids >= stop) & (c + 1 < len(self.parts))
+      rows = torch.where(is_before | is_after, 0, ids - start)
+      vectors = self.emb_layers[c](rows)
       if str(c) in self.emb_projs:
         vectors = vectors @ self.emb_projs[str(c)].T
       result = result + torch.where(inside[..., None], vectors, 0)
@@ -143,7 +199,9 @@ class AdaptiveSoftmax(nn.Module):
       table = min(c, len(self.out_layers) - 1)
       first = start if len(self.out_layers) > 1 else 0
       own = self.out_layers[table]
-      kernel = own.get("weight", embedding.emb_layers[table].weight)
+      kernel = own.get("weight")
+      if kernel is None:
+        kernel = tied_weight(embedding.emb_layers[table])
       kernel = kernel[start - first : stop - first]
       bias = own["bias"][start - first : stop - first]
       narrow = h  # [B, T, E_c]
@@ -203,8 +261,10 @@ class Attention(nn.Module):
     visible: Tensor,
     encodings: Tensor,
     biases: nn.Module,
-  ) -> tuple[Tensor, tuple[Tensor, ...]]:
+  ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
     """What is added to the residual stream, [B, T, D], and the memory with h.
+
+    The third result has the weights of the keys, [B, H, T, K].
 
     Args:
       h: inputs of the layer, [B, T, D].
@@ -254,7 +314,7 @@ class Attention(nn.Module):
     weights = torch.softmax(scores, -1).to(v.dtype)
     weights = functional.dropout(weights, config.dropatt, self.training)
     attended = torch.einsum("bhij,bjhd->bihd", weights, v)
-    return self.o_net(attended.flatten(2)), memory
+    return self.o_net(attended.flatten(2)), memory, weights
 
 
 class Gated(nn.Module):
@@ -305,14 +365,16 @@ class Layer(nn.Module):
 
   def forward(
     self, h: Tensor, *shared: object
-  ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The next layer's input, and the memory; arguments as in `Attention`."""
-    mixed, memory = self.dec_attn(h, *shared)
+  ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+    """The next layer's input, memory and weights; arguments of `Attention`."""
+    mixed, memory, weights = self.dec_attn(h, *shared)
     x = h + self.dropout(mixed)
     if self.is_pre_norm:
-      return x + self.pos_ff.CoreNet(self.pos_ff.layer_norm(x)), memory
-    x = self.dec_attn.layer_norm(x)
-    return self.pos_ff.layer_norm(x + self.pos_ff.CoreNet(x)), memory
+      x = x + self.pos_ff.CoreNet(self.pos_ff.layer_norm(x))
+    else:
+      x = self.dec_attn.layer_norm(x)
+      x = self.pos_ff.layer_norm(x + self.pos_ff.CoreNet(x))
+    return x, memory, weights
 
 
 class Transformer(nn.Module):
@@ -342,44 +404,79 @@ class Transformer(nn.Module):
     return Memory(tuple(layers), 0)
 
   def forward(
-    self, ids: Tensor, memory: Memory, mask: Tensor | None
-  ) -> tuple[Tensor, Memory]:
-    """States of the last layer, [B, T, D], and the memory after a segment.
+    self,
+    ids: Tensor,
+    memory: Memory,
+    mask: Tensor | None,
+    keeps_weights: bool,
+  ) -> tuple[Memory, list[Tensor], list[Tensor]]:
+    """The memory after a segment, the states and the weights of its keys.
 
-    `ids` are [B, T]. `mask` is False where any of the texts' tokens up to the
-    end of the segment is padding, [B, tokens]; None if none is.
+    States are the embedding and what each layer made of it, the last one as the
+    softmax reads it, [B, T, D]. Weights are those of each layer, [B, H, T, K].
+
+    Args:
+      ids: [B, T].
+      memory: of what was read before.
+      mask: False for padding, [B, T]; None without any.
+      keeps_weights: whether weights are kept, which take most memory.
     """
     config = self.config
-    num_keys = memory.layers[0][0].shape[1] + ids.shape[1]
+    num_keys = memory.shape[1] + ids.shape[1]
     keys = torch.arange(num_keys, device=ids.device)
     distance = keys[num_keys - ids.shape[1] :, None] - keys
     visible = (distance >= 0)[None]
     if config.same_length and config.mem_len > 0:
       has_one_more = config.later("same_length_window") == "mem_len_plus_one"
       visible = visible & (distance < config.mem_len + has_one_more)
+    if mask is None and memory.mask is not None:
+      mask = torch.ones_like(ids, dtype=torch.bool)
     if mask is not None:  # A token always sees itself.
-      mask = functional.pad(mask, (num_keys, 0), value=True)[:, -num_keys:]
+      mask = torch.cat([memory.padding(), mask], 1)
       visible = visible & (mask[:, None] | (distance == 0))
 
     h = self.dropout(self.word_emb(ids))
     encodings = sinusoids(keys.flip(0), config).to(h.dtype)
     shared = (distance, visible, self.dropout(encodings), self)
+    states = [h]
+    weights = []
     layers = []
+    start = max(num_keys - config.mem_len, 0)
     for layer, rows in zip(self.layers, memory.layers, strict=True):
-      h, kept = layer(h, rows, *shared)
-      start = max(num_keys - config.mem_len, 0)
+      h, kept, of_layer = layer(h, rows, *shared)
+      states.append(h)
+      if keeps_weights:
+        weights.append(of_layer)
       layers.append(tuple(rows[:, start:].detach() for rows in kept))
-    num_read = memory.num_read + ids.shape[1]
-    return self.dropout(self.final_norm(h)), Memory(tuple(layers), num_read)
+    states[-1] = self.dropout(self.final_norm(h))
+    memory = Memory(
+      tuple(layers),
+      memory.num_read + ids.shape[1],
+      None if mask is None else mask[:, start:],
+    )
+    return memory, states, weights
 
 
 @dataclasses.dataclass
 class Output(utils.ModelOutput):
-  """The mean loss, log-probabilities of next tokens [B, T, V], and memory."""
+  """The mean loss, log-probabilities of next tokens [B, T, V], and memory.
+
+  Hidden states are the embedding and what each layer made of it, the last one
+  as the softmax reads it, [B, tokens, D]. Attentions are the weights of the
+  remembered tokens and these, for each layer, [B, H, tokens, M + tokens]; 0
+  where one is no longer remembered.
+  """
 
   loss: Tensor | None = None
   logits: Tensor | None = None
   mems: Memory | None = None
+  hidden_states: tuple[Tensor, ...] | None = None
+  attentions: tuple[Tensor, ...] | None = None
+
+  def get(self, key: str, default: object = None) -> object:
+    """A field; memory also by the names of a cache, as guidance asks for it."""
+    is_cache = key in ("cache", "past_key_values")
+    return super().get("mems" if is_cache else key, default)
 
 
 class TransformerXLForCausalLM(
@@ -393,6 +490,8 @@ class TransformerXLForCausalLM(
   # The loss is a mean over the tokens of a call, so the Trainer is to divide it
   # by the number of calls that an update takes.
   accepts_loss_kwargs = False
+  # What was read cannot be taken back, as assisted generation would.
+  _is_stateful = True
 
   def __init__(self, config: TransformerXLConfig):
     super().__init__(config)
@@ -404,76 +503,250 @@ class TransformerXLForCausalLM(
     """The embedding."""
     return self.transformer.word_emb
 
+  def set_input_embeddings(self, value: nn.Module) -> None:
+    """Raises a ValueError: there is no other embedding."""
+    raise ValueError(
+      "set_input_embeddings: this model's embedding has a table for each "
+      "cluster of words; change the weights of transformer.word_emb.emb_layers"
+    )
+
+  def resize_token_embeddings(
+    self, new_num_tokens: int | None = None, *_: object, **__: object
+  ) -> nn.Module:
+    """The embedding.
+
+    Raises:
+      ValueError: the size is not that of the vocabulary.
+    """
+    size = self.config.vocab_size
+    if new_num_tokens not in (None, size):
+      raise ValueError(
+        f"resize_token_embeddings: the tables and clusters of this model are "
+        f"for {size} words, and not {new_num_tokens}; train one with the "
+        "vocabulary that you want"
+      )
+    return self.get_input_embeddings()
+
+  @utils.can_return_tuple
   def forward(
     self,
-    input_ids: Tensor,
+    input_ids: Tensor | None = None,
     mems: Memory | None = None,
     attention_mask: Tensor | None = None,
     labels: Tensor | None = None,
     use_cache: bool | None = None,
-    logits_to_keep: int = 0,
-    **_: object,
+    logits_to_keep: int | Tensor = 0,
+    num_items_in_batch: Tensor | int | None = None,
+    output_hidden_states: bool | None = None,
+    output_attentions: bool | None = None,
+    **others: object,
   ) -> Output:
     """Reads a text, or the next tokens of one.
 
     Args:
       input_ids: [B, tokens], as many as you like.
       mems: memory of the tokens before; None at the start of a text.
-      attention_mask: 0 for padding, [B, tokens before and these].
+      attention_mask: 0 for padding and else 1, [B, tokens]. It may also have
+        the tokens before, [B, tokens before and these]; else these are as in
+        the calls that read them.
       labels: `input_ids` for the loss of predicting each from those before;
         -100 is not counted.
-      use_cache: False if no memory should be returned.
-      logits_to_keep: of how many of the last tokens; 0 for all.
+      use_cache: False if no memory should be returned; None for what the
+        configuration says.
+      logits_to_keep: of how many of the last tokens; 0 for all. A tensor has
+        the numbers of the tokens.
+      num_items_in_batch: what the loss is divided by, in place of the number
+        of labels.
+      output_hidden_states: True for those of every layer; None for what the
+        configuration says.
+      output_attentions: True for the weights of keys; None likewise.
+      others: `return_dict` is False for a tuple. `cache` and `past_key_values`
+        are other names of `mems`. Nothing else may be given; None is allowed.
+
+    Raises:
+      ValueError: an argument is of another form, or not one of these.
     """
     config = self.config
-    memory = self.transformer.start(len(input_ids)) if mems is None else mems
-    mask = None if attention_mask is None else attention_mask.bool()
-    if mask is not None and config.later("memory_start") == "zeros":
-      is_padded_left = bool((~mask[:, :-1] & mask[:, 1:]).any())
-      if is_padded_left:
-        raise ValueError(
-          "texts of this model cannot be padded on the left, since it attends "
-          "to the zeros before a text; pad on the right"
-        )
-    states = []
-    unread = input_ids.shape[1]
+    memory = given_memory(
+      mems=mems,
+      cache=others.pop("cache", None),
+      past_key_values=others.pop("past_key_values", None),
+    )
+    refuse(others)
+    if input_ids is None:
+      raise ValueError("input_ids are missing")
+    if memory is None:
+      memory = self.transformer.start(len(input_ids))
+    if memory.shape[0] != len(input_ids):
+      raise ValueError(
+        f"mems have {memory.shape[0]} texts, and input_ids {len(input_ids)}: "
+        "give as many"
+      )
+    if labels is not None and labels.shape != input_ids.shape:
+      raise ValueError(
+        f"labels have the shape {tuple(labels.shape)}, and input_ids "
+        f"{tuple(input_ids.shape)}: give a label for each token"
+      )
+    mask = None
+    if attention_mask is not None:
+      memory, mask = self._masks(attention_mask, memory, input_ids)
+
+    if output_hidden_states is None:
+      output_hidden_states = config.output_hidden_states
+    if output_attentions is None:
+      output_attentions = config.output_attentions
+    num_before = memory.shape[1]
+    num_tokens = input_ids.shape[1]
+    # Of each segment, the states and weights of the layers.
+    states_of, weights_of = [], []
+    start = 0
     for ids in input_ids.split(config.segment_len, 1):
-      unread -= ids.shape[1]
-      seen = None if mask is None else mask[:, : mask.shape[1] - unread]
-      h, memory = self.transformer(ids, memory, seen)
-      states.append(h)
-    h = torch.cat(states, 1)[:, -logits_to_keep:]
+      stop = start + ids.shape[1]
+      seen = None if mask is None else mask[:, start:stop]
+      memory, states, weights = self.transformer(
+        ids, memory, seen, output_attentions
+      )
+      states_of.append(states if output_hidden_states else states[-1:])
+      if output_attentions:
+        forgotten = num_before + stop - weights[0].shape[-1]
+        around = (forgotten, num_tokens - stop)
+        weights_of.append([functional.pad(one, around) for one in weights])
+      start = stop
+    by_layer = zip(*states_of, strict=True)
+    hidden_states = tuple(torch.cat(one, 1) for one in by_layer)
+    by_layer = zip(*weights_of, strict=True)
+    attentions = tuple(torch.cat(one, 2) for one in by_layer)
+    h = hidden_states[-1]
+    if isinstance(logits_to_keep, Tensor):
+      if labels is not None:
+        raise ValueError("labels need a logits_to_keep that is a number")
+      h = h[:, logits_to_keep]
+    else:
+      h = h[:, -logits_to_keep:]
     logits = self.crit(h, self.transformer.word_emb)
     loss = None
     if labels is not None:
       first = labels.shape[1] - logits.shape[1] + 1
       targets = labels[:, first:].flatten()
-      loss = functional.nll_loss(logits[:, :-1].flatten(0, 1), targets)
+      log_probs = logits[:, :-1].flatten(0, 1)
+      if num_items_in_batch is None:
+        loss = functional.nll_loss(log_probs, targets)
+      else:
+        loss = functional.nll_loss(log_probs, targets, reduction="sum")
+        loss = loss / num_items_in_batch
+    use_cache = config.use_cache if use_cache is None else use_cache
     # With an M of 0, `generate` reads the whole text for each token.
-    is_kept = use_cache is not False and config.mem_len > 0
-    return Output(loss, logits, memory if is_kept else None)
+    is_kept = use_cache and config.mem_len > 0
+    return Output(
+      loss,
+      logits,
+      memory if is_kept else None,
+      hidden_states if output_hidden_states else None,
+      attentions if output_attentions else None,
+    )
+
+  def _masks(
+    self, given: Tensor, memory: Memory, ids: Tensor
+  ) -> tuple[Memory, Tensor]:
+    """The memory with its mask, and the mask of the new tokens, [B, T]."""
+    num_texts, num_new = ids.shape
+    if self.config.mem_len == 0 and given.shape[-1] > num_new:
+      raise ValueError(
+        "attention_mask has more tokens than input_ids, and this model has no "
+        "memory, since its mem_len is 0: give the whole text, which generate "
+        "does with use_cache=False"
+      )
+    wanted = [(num_texts, num_new)]
+    if memory.num_read > 0:
+      wanted.append((num_texts, memory.num_read + num_new))
+    if tuple(given.shape) not in wanted:
+      shapes = " or ".join(str(shape) for shape in wanted)
+      raise ValueError(
+        f"attention_mask has the shape {tuple(given.shape)}: give {shapes}, "
+        "for input_ids or also for the tokens that mems have read"
+      )
+    mask = given.bool()
+    # Values are not there while PyTorch compiles.
+    is_eager = not torch.compiler.is_compiling()
+    if is_eager and bool((given != mask).any()):
+      raise ValueError(
+        "attention_mask may have 0, for padding, and 1 alone: give each text "
+        "a row of its own"
+      )
+    if given.shape[1] > num_new:
+      num_rows = memory.shape[1]
+      rows = functional.pad(mask[:, :-num_new], (num_rows, 0), value=True)
+      memory = memory._replace(mask=rows[:, rows.shape[1] - num_rows :])
+      mask = mask[:, -num_new:]
+    if is_eager and self.config.later("memory_start") == "zeros":
+      row = torch.cat([memory.padding(), mask], 1)
+      if bool((~row[:, :-1] & row[:, 1:]).any()):
+        raise ValueError(
+          "attention_mask: texts of this model cannot be padded on the left, "
+          "since it attends to the zeros before a text; pad on the right, and "
+          "generate from texts of different lengths one by one"
+        )
+    return memory, mask
 
   def prepare_inputs_for_generation(
     self,
     input_ids: Tensor,
     mems: Memory | None = None,
     attention_mask: Tensor | None = None,
-    use_cache: bool | None = None,
-    **_: object,
+    num_read_before: int = 0,
+    next_sequence_length: int | None = None,
+    is_first_iteration: bool | None = None,
+    cache_position: Tensor | None = None,
+    **others: object,
   ) -> dict[str, object]:
-    """What `forward` takes: of the text, the tokens that were not read yet."""
-    return {
-      "input_ids": input_ids[:, mems.num_read if mems else 0 :],
-      "mems": mems,
-      "attention_mask": attention_mask,
-      "use_cache": use_cache,
-      "logits_to_keep": 1,
-    }
+    """What `forward` takes: the tokens that were not read yet.
+
+    Args:
+      input_ids: those that `generate` was given and has made.
+      mems: memory of those that were read, and of the text before them.
+      attention_mask: of `input_ids`, maybe also of the text before.
+      num_read_before: of how many tokens `generate` was given a memory.
+      next_sequence_length: not needed, since memory knows it.
+      is_first_iteration: likewise.
+      cache_position: likewise.
+      others: is handed on.
+    """
+    del next_sequence_length, is_first_iteration, cache_position
+    num_read = mems.num_read - num_read_before if mems is not None else 0
+    input_ids = input_ids[:, num_read:]
+    if num_read > 0 and attention_mask is not None:
+      attention_mask = attention_mask[:, -input_ids.shape[1] :]
+    given = {"mems": mems, "attention_mask": attention_mask}
+    return {"logits_to_keep": 1} | others | given | {"input_ids": input_ids}
+
+  def _validate_model_kwargs(self, model_kwargs: dict[str, object]) -> None:
+    names = INSTEAD.keys() & model_kwargs.keys()
+    refuse({name: model_kwargs[name] for name in names})
+    given_memory(mems=model_kwargs.get("mems"))
+    super()._validate_model_kwargs(model_kwargs)
+
+  def _expand_inputs_for_generation(
+    self,
+    expand_size: int = 1,
+    is_encoder_decoder: bool = False,
+    input_ids: Tensor | None = None,
+    mems: Memory | None = None,
+    **rest: object,
+  ) -> tuple[Tensor, dict[str, object]]:
+    if mems is not None:  # One for each beam or sequence of a text.
+      texts = torch.arange(mems.shape[0], device=mems.layers[0][0].device)
+      rest["mems"] = mems.of(texts.repeat_interleave(expand_size))
+      rest["num_read_before"] = mems.num_read
+    return super()._expand_inputs_for_generation(
+      expand_size, is_encoder_decoder, input_ids, **rest
+    )
 
   def _update_model_kwargs_for_generation(
     self, outputs: Output, model_kwargs: dict[str, object], **rest: object
   ) -> dict[str, object]:
-    given = {**model_kwargs, "mems": outputs.mems}
+    # Without a cache, each token is read after what was given.
+    mems = model_kwargs.get("mems") if outputs.mems is None else outputs.mems
+    given = {**model_kwargs, "mems": mems}
     return super()._update_model_kwargs_for_generation(outputs, given, **rest)
 
   @classmethod
@@ -481,10 +754,7 @@ class TransformerXLForCausalLM(
     return False  # The memory takes the place of the library's cache.
 
   def _reorder_cache(self, mems: Memory | None, beams: Tensor) -> Memory | None:
-    if mems is None:
-      return None
-    layers = (tuple(rows[beams] for rows in layer) for layer in mems.layers)
-    return mems._replace(layers=tuple(layers))
+    return None if mems is None else mems.of(beams)
 
   def _init_weights(self, module: nn.Module) -> None:
     super()._init_weights(module)
@@ -493,6 +763,44 @@ class TransformerXLForCausalLM(
     for values in module.parameters(recurse=False):
       if values.ndim > 1 and not getattr(values, "_is_hf_initialized", False):
         nn.init.normal_(values, std=self.config.init_std)
+
+
+def refuse(arguments: dict[str, object]) -> None:
+  """Raises a ValueError that names an argument, unless it asks for nothing."""
+  for name, value in arguments.items():
+    if value is not None and value is not NOTHING.get(name):
+      instead = INSTEAD.get(name, "leave it out")
+      raise ValueError(f"this model has no argument {name}: {instead}")
+
+
+def given_memory(**arguments: object) -> Memory | None:
+  """The memory that one of these arguments has, if any."""
+  memory = None
+  for name, value in arguments.items():
+    if value is None:
+      continue
+    if not isinstance(value, Memory):
+      raise ValueError(f"{name} is a {type(value).__name__}: {_GIVE_MEMS}")
+    if memory is not None:
+      raise ValueError(f"{name} is another name of mems: give mems alone")
+    memory = value
+  return memory
+
+
+def tied_weight(table: nn.Module) -> Tensor:
+  """The weight of a table of the embedding, for the softmax.
+
+  Raises:
+    ValueError: an adapter such as LoRA, which stands beside the table, would
+      count in the embedding alone until it is merged.
+  """
+  is_adapted = getattr(table, "base_layer", None) is not None
+  if is_adapted and not getattr(table, "merged", False):
+    raise ValueError(
+      "the softmax shares emb_layers with the embedding, so an adapter there "
+      "would change one of them alone: leave emb_layers out of target_modules"
+    )
+  return table.weight
 
 
 def make_norm(config: TransformerXLConfig) -> nn.Module:
