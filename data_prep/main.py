@@ -21,11 +21,13 @@ from transformer_xl import signals
 if __name__ == "__main__":  # Before the imports that take long.
   early = signals.end_at_signals()
 
+import sys
 from typing import Any
 
 from absl import flags
 
 from transformer_xl import errors
+from transformer_xl.config import extensions
 from transformer_xl.config import name_parser
 from transformer_xl.config import registry
 from transformer_xl.data_prep import catalog
@@ -33,6 +35,12 @@ from transformer_xl.data_prep import describe
 from transformer_xl.data_prep import preparation
 from transformer_xl.data_prep import staging
 from transformer_xl.data_prep import tokenizer
+
+# Before the flags are made: those of tasks are made from what is registered.
+with command_line.one_line():
+  extensions.load_installed()
+  given_extensions, _ = command_line.split(sys.argv, "extensions")
+  extensions.load(extensions.split(given_extensions or ""))
 
 _STRINGS = {
   "source": (
@@ -100,6 +108,11 @@ _FLAGS = (
   *(flags.DEFINE_integer(name, None, help) for name, help in _NUMBERS.items()),
   flags.DEFINE_float("valid_fraction", None, "Held out to validate; 0.05."),
   flags.DEFINE_float("test_fraction", None, "Held out for the test; 0.05."),
+)
+flags.DEFINE_string(
+  "extensions",
+  "",
+  "Files (my_task.py) or modules that register tasks, separated by commas.",
 )
 _DESCRIBE = flags.DEFINE_bool(
   "describe", False, "Show a prepared dataset instead of preparing one."

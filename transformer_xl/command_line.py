@@ -101,6 +101,25 @@ def words() -> str:
   return name if is_on_path else shlex.quote(last)
 
 
+def split(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
+  """The value of a flag, and the other words after the command's name.
+
+  --config is needed before the flags of its fields exist, and --mode before it
+  is known whether --config is needed.
+  """
+  only_one = flags.FlagValues()
+  only_one.set_gnu_getopt(True)  # Values of other flags may be words.
+  flags.DEFINE_string(flag, None, "", flag_values=only_one)
+  _, *rest = only_one(argv, known_only=True)
+  return only_one[flag].value, rest
+
+
+def given(flag: str) -> list[str]:
+  """The words of this command that set a flag, to be repeated in another."""
+  words = sys.argv[1:]
+  return [word for word in words if word.lstrip("-").startswith(f"{flag}=")]
+
+
 def _is_own_process() -> bool:
   """Whether this process was started for the command that runs in it.
 

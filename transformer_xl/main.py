@@ -228,11 +228,11 @@ def flags_without_effect(argv: list[str], mode: str) -> list[str]:
   """Warnings of the flags in a command line that a mode does not read."""
   warnings = []
   for name, readers in _OF_SOME_MODES.items():
-    value, _ = config_flag.split(argv, name)
+    value, _ = command_line.split(argv, name)
     if value is not None and mode not in readers:
       modes = " or ".join(readers)
       warnings.append(f"--{name} has no effect without --mode={modes}.")
-  experiment, rest = config_flag.split(argv, "config")
+  experiment, rest = command_line.split(argv, "config")
   sets_field = any(word.lstrip("-").startswith("config.") for word in rest)
   if mode == "check" and (experiment is not None or sets_field):
     warnings.append(
@@ -435,7 +435,7 @@ def _require_folder(name: str, path: str) -> None:
 
 def _parse(argv: list[str]) -> list[str]:
   """Parses a command line, which needs no --config to check the devices."""
-  mode, _ = config_flag.split(argv, "mode")
+  mode, _ = command_line.split(argv, "mode")
   default = "base" if mode == "check" else None
   return config_flag.parse(argv, default=default)
 
@@ -447,7 +447,7 @@ def _describe(argv: list[str], topic: str) -> str:
     return help_text.describe(topic, MODES, config, name)
   config_flag.require_readable(argv)
   options = flags.FLAGS.get_key_flags_for_module(__name__)
-  options = [flags.FLAGS["config"], *options]
+  options = [flags.FLAGS["config"], flags.FLAGS["extensions"], *options]
   program = command_line.words()
   documentation = __doc__ or ""  # `python -OO` has none.
   text = documentation.replace("python -m transformer_xl.main", program)

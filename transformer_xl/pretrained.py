@@ -23,6 +23,7 @@ from transformer_xl import errors
 from transformer_xl import log_lines
 from transformer_xl import shapes
 from transformer_xl import storage
+from transformer_xl.config import extensions as extensions_lib
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import precision
 from transformer_xl.config import schema
@@ -370,6 +371,7 @@ def load(
   segment_len: int | None = None,
   checkpoint: str | int | None = None,
   parameters: str | None = None,
+  extensions: Sequence[str] = (),
 ) -> PretrainedModel:
   """Loads a trained model onto the first device.
 
@@ -382,6 +384,8 @@ def load(
       `config.score.segment_len`.
     checkpoint: of a run: latest, best, or the number of its step.
     parameters: of a run: raw, ema or asgd.
+    extensions: files (`my_memory.py`) or modules that define what the model is
+      made of; nothing is imported from the source.
 
   Raises:
     UserError: there is no such model, or it cannot be loaded; or JAX computes
@@ -394,6 +398,9 @@ def load(
       "source must be a folder or an address, such as 'runs/quickstart': it is "
       f"a {type(source).__name__}."
     )
+  extensions_lib.load(
+    arguments.listed(extensions, "extensions", example='["my_memory.py"]')
+  )
   address = os.path.expanduser(os.fspath(source))
   folder = address
   if address.startswith("hf://"):

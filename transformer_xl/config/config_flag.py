@@ -8,9 +8,11 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl.config import config_file
 from transformer_xl.config import experiments
+from transformer_xl.config import extensions
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.config import suggestions
@@ -20,6 +22,12 @@ CONFIG = config_flags.DEFINE_config_file(
   None,
   "Name of an experiment, or the path of a file like those in experiments/; "
   "--config.FIELD=VALUE sets a field.",
+)
+EXTENSIONS = flags.DEFINE_string(
+  "extensions",
+  "",
+  "Files (my_memory.py) or modules, separated by commas, that register mixers, "
+  "encodings, optimizers, schedules, trackers or tasks (docs/extend.md).",
 )
 # Saved fields that are of another one's value, by this one.
 _DEPENDENTS = {
@@ -36,10 +44,12 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
     default: the experiment where --config is missing; None to refuse.
 
   Raises:
-    UserError: --config is missing, or there is no such file or field.
+    UserError: --config is missing, or there is no such file or field, or an
+      extension cannot be imported.
     flags.Error: another flag is wrong.
   """
-  name, rest = split(argv, "config")
+  load_extensions(argv)
+  name, rest = command_line.split(argv, "config")
   name = name or default
   if name is None:
     raise errors.UserError(_missing(argv))
@@ -151,7 +161,7 @@ def _refuse_unknown_fields(words: list[str]) -> None:
 
 def _missing(argv: list[str]) -> str:
   """What to do on a command line without --config."""
-  workdir, _ = split(argv, "workdir")
+  workdir, _ = command_line.split(argv, "workdir")
   if workdir and _is_of_run(workdir):
     return (
       "the configuration is missing; for that of the run in the workdir: "
@@ -227,16 +237,29 @@ def _require_configuration(path: str) -> None:
     )
 
 
+def load_extensions(argv: list[str]) -> None:
+  """Imports what a command line names with --extensions, before --config.
+
+  Raises:
+    UserError: an extension cannot be imported.
+  """
+  names, _ = command_line.split(argv, "extensions")
+  extensions.load(extensions.split(names or ""))
+
+
 def require_readable(argv: list[str]) -> None:
   """Raises a UserError for a command line whose --config cannot be read."""
-  name, _ = split(argv, "config")
+  extensions.load_installed()
+  load_extensions(argv)
+  name, _ = command_line.split(argv, "config")
   if name is not None:
     parse(argv)
 
 
 def source(argv: list[str]) -> tuple[str, ml_collections.ConfigDict]:
   """The configuration that --help shows, and its name: by default `base`."""
-  name, _ = split(argv, "config")
+  load_extensions(argv)
+  name, _ = command_line.split(argv, "config")
   if name is None:
     return "base", load.default()
   parse(argv)
@@ -282,16 +305,3 @@ def _find(file: str) -> str:
     f"cannot read {file}: --config takes the name of an experiment or the path "
     f"of a file{hint} --help lists the experiments."
   )
-
-
-def split(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
-  """The value of a flag, and the other words after the command's name.
-
-  --config is needed before the flags of its fields exist, and --mode before it
-  is known whether --config is needed.
-  """
-  only_one = flags.FlagValues()
-  only_one.set_gnu_getopt(True)  # Values of other flags may be words.
-  flags.DEFINE_string(flag, None, "", flag_values=only_one)
-  _, *rest = only_one(argv, known_only=True)
-  return only_one[flag].value, rest

@@ -51,7 +51,7 @@ class Field(NamedTuple):
   def remark(self) -> str:
     """The sentence that explains the field to people."""
     declaring: type = self.group
-    return _remarks(declaring)[self.name.rpartition(".")[2]]
+    return _remarks(declaring).get(self.name.rpartition(".")[2], "")
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.config import extensions
 from transformer_xl.config import fields
 from transformer_xl.config import rules
 from transformer_xl.config import schema
@@ -30,6 +31,7 @@ def default() -> ml_collections.ConfigDict:
   that does not exist cannot be added, so a misspelled one is an error where it
   is set.
   """
+  extensions.load_installed()
   return _defaults(schema.config_type())
 
 
@@ -57,13 +59,27 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
   """
   if not workdir:
     raise errors.UserError("name the workdir of a run: --config=saved:WORKDIR")
+  config = _read(workdir)
+  _forget_code_and_files(config, workdir)
+  return config
+
+
+def require_readable(workdir: str) -> None:
+  """Raises a UserError if the `config.json` of a workdir cannot be read."""
+  _read(workdir)
+
+
+def _read(workdir: str) -> ml_collections.ConfigDict:
+  """The configuration in a workdir, with all its values."""
   workdir = os.path.expanduser(workdir)
   path = os.path.join(storage.local(workdir), "config.json")
+  config = default()
   try:
     with open(path, encoding="utf-8") as file:
-      config = updated(default(), json.load(file)["config"])
-    _forget_code_and_files(config, workdir)
-    return config
+      content = json.load(file)
+    named = os.path.join(workdir, "config.json")
+    extensions.require(content.get("extensions", []), named)
+    return updated(config, content["config"])
   except FileNotFoundError:
     raise errors.UserError(
       f"{workdir} has no config.json; give a folder that a run wrote: "

@@ -10,6 +10,7 @@ without importing any of them. A file of somebody else registers what it defines
 when it is imported (`extensions.py`).
 """
 
+import dataclasses
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -141,6 +142,7 @@ class Registry(Mapping[str, type[KindT]]):
           f"there is a {self.kind} {name!r} already, of {module}; register "
           f"{added.__qualname__} of {added.__module__} under another name."
         )
+      _check_fields(added)
       found: Any = added
       found.registered_name = name
       self._found[name] = found
@@ -165,6 +167,10 @@ class Registry(Mapping[str, type[KindT]]):
   def __contains__(self, name: object) -> bool:
     return name in self._built_in or name in self._found
 
+  def is_foreign(self, name: str) -> bool:
+    """Whether something has registered the name from outside of the package."""
+    return name in self._found and name not in self._built_in
+
   def rule(self) -> fields.Rule:
     """The rule that a value is one of the names."""
     return fields.one_of(tuple(self))
@@ -180,6 +186,24 @@ class Registry(Mapping[str, type[KindT]]):
       for name, found in self.items()
       if found.__dict__.get("Fields") is not None
     }
+
+
+def _check_fields(added: type) -> None:
+  """Raises a UserError if a class declares its own fields in a wrong way."""
+  own = added.__dict__.get("Fields")
+  if own is None:
+    return
+  where = f"{added.__qualname__}.Fields of {added.__module__}"
+  if not fields.is_group(own):
+    raise errors.UserError(
+      f"{where} is no group of fields: let it inherit from extend.Fields."
+    )
+  for field in dataclasses.fields(own):
+    if "rule" not in field.metadata:
+      raise errors.UserError(
+        f"{where} declares {field.name} without a rule: write {field.name}: "
+        f"TYPE = extend.field(DEFAULT, RULE), with its remark below."
+      )
 
 
 _versions: list[str] = []  # What was registered, in order.

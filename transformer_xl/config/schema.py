@@ -6,10 +6,11 @@ and form a group of its name in `config.model` or `config.train`.
 Lengths are in tokens; batch sizes are in lanes and global.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_xl import errors
 from transformer_xl.config import evaluation_fields
@@ -128,6 +129,47 @@ def _with_own_groups(
 @functools.lru_cache(maxsize=1)
 def _all_fields(version: int) -> dict[str, fields.Field]:
   return {field.name: field for field in fields.walk(_config_type(version))}
+
+
+class Part(NamedTuple):
+  """Something registered that a configuration uses."""
+
+  kind: str  # Of its registry.
+  name: str
+
+
+def parts_of_model(model: ModelConfig) -> list[Part]:
+  """The mixers and the encoding of a model."""
+  return [
+    *(Part(registry.mixers.kind, name) for name in sorted(model.mixers)),
+    Part(registry.encodings.kind, model.encoding),
+  ]
+
+
+def parts(config: ExperimentConfig) -> list[Part]:
+  """Everything registered that a run uses, apart from its data."""
+  return [
+    *parts_of_model(config.model),
+    Part(registry.optimizers.kind, config.train.optimizer),
+    Part(registry.schedules.kind, config.train.schedule),
+    Part(registry.trackers.kind, config.train.tracker),
+  ]
+
+
+def as_saved(config: ExperimentConfig) -> dict[str, Any]:
+  """A configuration as `config.json` has it.
+
+  Fields of extensions that the run does not use are left out, so that it can be
+  read without them.
+  """
+  tree = dataclasses.asdict(config)
+  used = {(part.kind, part.name) for part in parts(config)}
+  for section, kinds in OWN_GROUPS.items():
+    for kind in kinds:
+      for name in kind.groups():
+        if kind.is_foreign(name) and (kind.kind, name) not in used:
+          del tree[section][name]
+  return tree
 
 
 def choices(name: str) -> tuple[str, ...]:

@@ -121,6 +121,8 @@ def log(card: Card) -> None:
   for name, value in card["encoding_fields"].items():
     if value != usual[name]:
       unusual += f", {name} {value}"
+  for one in card["extensions"]:
+    unusual += f", {one['file'] or one['name']} {one['sha256'][:8]}"
   if card["same_length"]:
     unusual += f", window {card['same_length_window']}"
   split = card["split"]

@@ -6,6 +6,7 @@ changes a number at evaluation time has to be here.
 
 import dataclasses
 
+from transformer_xl.config import extensions
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import visibility
@@ -35,6 +36,7 @@ def of_reading(
     "same_length_window": model.same_length_window,
     "memory_start": model.memory_start,
     "dtype": model.dtype,
+    "extensions": [one._asdict() for one in extensions.needed_by_model(model)],
   }
 
 

@@ -141,7 +141,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
 
 def _missing(name: str, workdir: str) -> Missing:
   text, flags = _MISSING[name]
-  saved = shlex.quote(f"--config=saved:{workdir}")
+  extensions = command_line.given("extensions")
+  saved = shlex.join([*extensions, f"--config=saved:{workdir}"])
   command = f"{command_line.words()} {saved} {flags}"
   return Missing(text, command if flags else "")
 

@@ -10,6 +10,7 @@ from jax.experimental import multihost_utils
 
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.config import extensions
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.workdir import checksums
@@ -35,6 +36,7 @@ def require_same_command(
       "--mode": mode,
       "--workdir": storage.absolute(workdir),
       "--config": fields,
+      "--extensions": [one._asdict() for one in extensions.needed(config)],
       "versions of packages": [_version(name) for name in _PACKAGES],
     }
   )

@@ -59,7 +59,8 @@ def commands(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
   They begin as this program was started: with a console script, or with Python.
   """
   program = command_line.words()
-  saved = shlex.quote(f"--config=saved:{workdir}")
+  extensions = command_line.given("extensions")
+  saved = shlex.join([*extensions, f"--config=saved:{workdir}"])
   result = {}
   mem_len = max(config.eval.mem_len)
   if config.model.has_attention and mem_len:

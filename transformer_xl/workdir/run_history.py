@@ -117,7 +117,7 @@ def read(workdir: str) -> History:
   Raises:
     UserError: its `config.json` is missing or damaged.
   """
-  load.saved(workdir)
+  load.require_readable(workdir)
   folder = pathlib.Path(storage.local(workdir))
   record = json.loads((folder / "config.json").read_text("utf-8"))
   lines = [

@@ -1,6 +1,5 @@
 """The record of a run: `config.json`, and its vocabulary."""
 
-import dataclasses
 import datetime
 import importlib.metadata
 import json
@@ -15,6 +14,7 @@ from flax import traverse_util
 
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.config import extensions
 from transformer_xl.config import schema
 from transformer_xl.workdir import metrics_log
 
@@ -36,7 +36,7 @@ def record(
   are from; None if they were drawn, or imported.
   """
   path = os.path.join(storage.local(workdir), "config.json")
-  current = dataclasses.asdict(config)
+  current = schema.as_saved(config)
   sessions: list[metrics_log.Json] = []
   if os.path.exists(path):
     saved = _saved(path)
@@ -51,6 +51,7 @@ def record(
       "config": current,
       "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
       "git_commit": git_commit(),
+      "extensions": [one._asdict() for one in extensions.needed(config)],
       "initialised_from": initialised_from,
       "sessions": [*sessions, {"step": step, "time": _now()}],
     },
@@ -64,7 +65,7 @@ def log_changes(config: schema.ExperimentConfig, workdir: str) -> None:
   if saved is None:
     return
   last, _ = saved
-  current = json.loads(json.dumps(dataclasses.asdict(config)))
+  current = json.loads(json.dumps(schema.as_saved(config)))
   for name, value in flat(current).items():
     old = last.get(name, "absent")
     if old != value:
