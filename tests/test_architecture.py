@@ -31,7 +31,7 @@ GROUND_FLOOR = (
     "log_lines",
     "mesh",
   ),
-  *("mesh_axes", "processes", "shapes", "signals", "storage"),
+  *("mesh_axes", "processes", "roll_call", "shapes", "signals", "storage"),
 )
 OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
 # The registry lists datasets and tasks by name, beside the parts of the model,

@@ -23,6 +23,7 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import log_lines
+from transformer_xl import roll_call
 from transformer_xl import signals
 
 _PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -172,9 +173,9 @@ def run(
   """Runs a command and ends the process.
 
   The exit status is 0 for `--help` and `--version`, 2 after a user's mistake,
-  1 after divergence, wrong numbers or where the machine refuses, 130 after
-  Ctrl-C, 143 if another signal stopped the command. Other exceptions are bugs
-  and keep their traceback.
+  1 after divergence, wrong numbers, the loss of another process or where the
+  machine refuses, 130 after Ctrl-C, 143 if another signal stopped the command.
+  Other exceptions are bugs and keep their traceback.
 
   Args:
     main: takes the arguments that are not flags.
@@ -213,7 +214,8 @@ def run(
           f"{argv[1]!r} belongs to no flag; write --flag=VALUE, with quotes "
           "around a value that has spaces or patterns."
         )
-      main(argv)
+      with roll_call.on_failure():
+        main(argv)
       sys.stdout.flush()
 
   signals.open_closed_streams()
@@ -230,7 +232,11 @@ def one_line() -> Iterator[None]:
   except (errors.UserError, flags.Error) as error:
     message = _without_none(str(error))
     status = 2
-  except (errors.DivergenceError, errors.WrongResultError) as error:
+  except (
+    errors.DivergenceError,
+    errors.WrongResultError,
+    errors.LostProcessError,
+  ) as error:
     message = str(error)
     status = 1
   except KeyboardInterrupt:
@@ -254,18 +260,10 @@ def one_line() -> Iterator[None]:
   else:
     return
   message = " ".join(message.split())
-  if _is_one_of_several():
+  if roll_call.is_one_of_several():
     _end_alone(message, status)
   print(f"error: {message}", file=sys.stderr)
   sys.exit(status)
-
-
-def _is_one_of_several() -> bool:
-  """Whether the process has joined others."""
-  jax = sys.modules.get("jax")
-  if jax is None or not jax.distributed.is_initialized():
-    return False
-  return jax.process_count() > 1
 
 
 def _end_alone(message: str, status: int) -> NoReturn:
@@ -276,6 +274,7 @@ def _end_alone(message: str, status: int) -> NoReturn:
   import jax
 
   sys.stdout.flush()
+  roll_call.leave()
   if jax.process_index() == 0:
     time.sleep(_OTHERS_END_SECONDS)
   signals.end(message, status)

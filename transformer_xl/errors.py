@@ -28,6 +28,10 @@ class WrongResultError(Exception):
   """The devices compute something else than they should; `--mode=check`."""
 
 
+class LostProcessError(Exception):
+  """Another process of the run is gone; the same command continues."""
+
+
 class StoppedError(Exception):
   """A signal stopped a run on a checkpoint; the log says how to continue.
 
@@ -95,7 +99,7 @@ def of_bucket(
     )
   try:
     yield
-  except (UserError, unless):
+  except (UserError, LostProcessError, unless):
     raise
   except FileNotFoundError as error:
     raise UserError(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from transformer_xl import errors
+from transformer_xl import roll_call
 
 _HOW = (
   "give every process --coordinator=HOST:PORT, --num_processes=N and its own "
@@ -71,6 +72,8 @@ def join(
     raise errors.UserError(
       f"this host is one of {jax.process_count()} of a slice: {_HOW}"
     )
+  if jax.process_count() > 1:
+    roll_call.start()
 
 
 def fetch(results: Any) -> Any:

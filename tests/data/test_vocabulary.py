@@ -67,6 +67,95 @@ def subwords():
   return vocabulary.parse(content, tokenizer=meta)
 
 
+SCRIPTS = (
+  "the cat sat on\nthe mat, words of some text",
+  "言語モデルは次の語を予測する。",
+  "语言模型预测下一个词",
+  "γλώσσα ΔΣ λ ΔΣΔ",
+  "שפה\u200f e\u0301ta\u0301t 👩\u200d🔬",
+)
+# Every place between two characters of each.
+CUTS = [
+  (text[:end], text[end:]) for text in SCRIPTS for end in range(1, len(text))
+]
+
+
+def lossless(kind):
+  if kind == "byte":
+    return vocabulary.ByteVocabulary()
+  if kind == "character":
+    symbols = sorted(set("".join(SCRIPTS)))
+    return reread(symbols, kind=kind, lower_case=False)
+  return subwords()
+
+
+@pytest.mark.parametrize("kind", ["byte", "character", "subword"])
+def test_a_continuation_has_all_of_its_text_wherever_it_is_cut(kind):
+  vocab = lossless(kind)
+  joined = 0
+  for context, text in CUTS:
+    before, after = vocab.encode_after(context, text)
+    np.testing.assert_array_equal(before, vocab.encode(context))
+    assert vocab.decode(after) == text
+    whole = vocab.encode(context + text)
+    together = np.concatenate([before, after])
+    joined += np.array_equal(together, whole)
+  is_cut = joined < len(CUTS)
+  assert is_cut == (kind == "subword")  # Some cuts are inside a subword.
+  assert joined > len(CUTS) / 2
+
+
+def test_a_continuation_inside_a_word_is_a_word_of_its_own():
+  """Unknown words before and after the cut have the same id."""
+  vocab = words("the", "cat", "sat", "<eos>", "<unk>", unk="<unk>")
+  names = vocab.symbols
+  text = "the cat\nsat unknown the"
+  for end in range(1, len(text)):
+    context, rest = text[:end], text[end:]
+    before, after = vocab.encode_after(context, rest)
+    found = [names[i] for i in [*before, *after]]
+    separate = (context + " " + rest).replace("\n", " <eos> ").split()
+    assert found == [one if one in names else "<unk>" for one in separate]
+    assert len(after) == len(rest.replace("\n", " <eos> ").split()) > 0
+  before, after = vocab.encode_after("the cat", " \t")
+  assert [len(before), len(after)] == [2, 0]
+
+
+@pytest.mark.parametrize("kind", ["words", "pieces", "unigram"])
+def test_a_continuation_inside_an_unknown_token_is_not_lost(kind):
+  symbols = ["[UNK]", "the", "cat", "ca", "##r", "t", "r"]
+  table = {symbol: index for index, symbol in enumerate(symbols)}
+  models = tokenizers.models
+  model = {
+    "words": models.WordLevel(table, unk_token="[UNK]"),
+    "pieces": models.WordPiece(table, unk_token="[UNK]"),
+    "unigram": models.Unigram(
+      [(symbol, -1.0 - i) for symbol, i in table.items()], unk_id=0
+    ),
+  }[kind]
+  tokenizer = tokenizers.Tokenizer(model)
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  content = tokenizer.to_str().encode()
+  meta = {"kind": "subword", "lower_case": True}
+  vocab = vocabulary.parse(content, tokenizer=meta)
+
+  def pieces(context, text):
+    found = vocab.encode_after(context, text)
+    return [[vocab.symbols[i] for i in ids] for ids in found]
+
+  assert pieces("the", " cat") == [["the"], ["cat"]]
+  assert pieces("THE XX", "YY") == [["the", "[UNK]"], ["[UNK]"]]
+  assert pieces("the xx", "yy the") == [["the", "[UNK]"], ["[UNK]", "the"]]
+  assert pieces("the ca", "t") == [["the", "ca"], ["t"]]  # The whole has "cat".
+  if kind == "pieces":  # The context keeps its tokens.
+    assert pieces("the ca", "r") == [["the", "ca"], ["##r"]]
+  for text in SCRIPTS:
+    for end in range(1, len(text)):
+      rest = text[end:]
+      _, after = vocab.encode_after(text[:end], rest)
+      assert len(after) or not rest.strip()
+
+
 def test_a_tokenizer_that_was_saved_to_cut_text_reads_all_of_it():
   """Its file keeps the truncation and the padding of its last call."""
   content = vocabulary_file.train_subwords(iter(["some text of words"]), 300)

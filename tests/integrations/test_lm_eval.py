@@ -17,6 +17,7 @@ from tests import corpus
 from tests import saved_runs
 from transformer_xl.config import load as load_lib
 from transformer_xl.evaluation import evaluate
+from transformer_xl.text import score as score_lib
 
 pytest.importorskip(
   "lm_eval",
@@ -216,6 +217,106 @@ def test_the_batch_does_not_matter_and_memory_does(harness, folder, tmp_path):
     values.append(np.array(rolling + choices, float))
   np.testing.assert_allclose(values[0], values[1], **ROUNDING)
   assert np.abs(values[0] - values[2]).max() > 0.01
+
+
+def loglikelihoods(asked, pairs):
+  from lm_eval.api import instance
+
+  requests = [
+    instance.Instance("loglikelihood", {}, pair, index)
+    for index, pair in enumerate(pairs)
+  ]
+  return asked.loglikelihood(requests, disable_tqdm=True)
+
+
+def test_an_option_that_cuts_a_subword_has_the_score_of_its_own_tokens(
+  tmp_path,
+):
+  from transformer_xl.integrations import lm_eval_model
+
+  folder = saved_runs.write(tmp_path, kind="subword")
+  asked = lm_eval_model.HarnessModel(folder, **LENGTHS)
+  pairs = [("the c", "at"), ("the c", "at on")]
+  assert asked.model.score(["the cat"])[0].tokens[-1] == "cat"
+  for pair, (found, is_likeliest), value in zip(
+    pairs, loglikelihoods(asked, pairs), (-8.02, -22.59), strict=True
+  ):
+    assert found == pytest.approx(value, abs=0.01)
+    expected, _ = scored(asked.model, *pair)
+    np.testing.assert_allclose(found, expected, **ROUNDING)
+    assert not is_likeliest
+
+
+SCRIPTS = (
+  "the cat sat on the mat",
+  "言語モデルは次の語を予測する",
+  "שפה e\u0301ta\u0301t 👩\u200d🔬",
+)
+KINDS = {
+  "byte": ["abc de fgh", "hhgf  ed"],
+  "character": ["abc de fgh", "hhgf  ed"],
+  "word": [SCRIPTS[0], "the catsat on\na mat"],
+  "subword": SCRIPTS,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_option_has_the_score_of_all_of_its_text(kind, tmp_path):
+  """Wherever a text is cut, also without a context."""
+  from transformer_xl.integrations import lm_eval_model
+
+  folder = saved_runs.write(tmp_path, kind=kind)
+  prefix = {"word": "<eos>", "subword": "\n"}.get(kind, "a")
+  asked = lm_eval_model.HarnessModel(folder, prefix=prefix, **LENGTHS)
+  model = asked.model
+  pairs = [
+    (text[:end], text[end:]) for text in KINDS[kind] for end in range(len(text))
+  ]
+  rows = []
+  counts = []
+  encode = model.vocabulary.encode
+  for context, rest in pairs:
+    kept = context.rstrip()
+    rest = context[len(kept) :] + rest
+    before = encode(kept or prefix)
+    after = encode(kept + rest)[len(before) :] if kept else before[:0]
+    # A cut inside a word makes two words, and one inside a subword two of them.
+    if kind == "word" or model.vocabulary.decode(after) != rest:
+      after = encode(rest)
+    rows.append(np.concatenate([before, after]))
+    counts.append(len(after))
+  scores = score_lib.score_rows(model.trained, rows, batch_size=1, top_k=1)
+  for (found, is_likeliest), row, count, one in zip(
+    loglikelihoods(asked, pairs), rows, counts, scores, strict=True
+  ):
+    assert count > 0
+    expected = -np.sum(one.nll[-count:], dtype=np.float64)
+    np.testing.assert_allclose(found, expected, **ROUNDING)
+    assert found < -1e-3
+    best = one.top_tokens[-count:, 0]
+    assert is_likeliest == np.array_equal(best, row[-count:])
+
+
+@pytest.mark.parametrize(
+  ("pair", "prefix", "says"),
+  [
+    (("the cat", ""), "the", "'' of 'the cat' has no tokens .* nothing to"),
+    (("the cat ", ""), "the", "'' of 'the cat ' has no tokens"),
+    (("the cat", " \t"), "the", "has no tokens in this vocabulary"),
+    (("", "cat"), "", "'cat' has no context, and the prefix '' has no tokens"),
+    ((" ", "cat"), " ", "set prefix to text that has some"),
+  ],
+)
+def test_an_option_without_a_score_is_refused_in_one_line(
+  tmp_path, pair, prefix, says
+):
+  from transformer_xl.integrations import lm_eval_model
+
+  folder = saved_runs.write(tmp_path, kind="word")
+  asked = lm_eval_model.HarnessModel(folder, prefix=prefix, **LENGTHS)
+  with pytest.raises(transformer_xl.UserError, match=says) as refused:
+    loglikelihoods(asked, [("the", "cat"), pair])
+  assert "\n" not in str(refused.value)
 
 
 def test_the_command_on_the_page_is_one_of_the_harness(monkeypatch):

@@ -5,6 +5,7 @@ import pathlib
 import re
 import signal
 import socket
+import time
 
 import jax
 import numpy as np
@@ -73,6 +74,47 @@ def test_two_processes_stop_together_and_one_goes_on_where_they_were(tmp_path):
     in pathlib.Path(f"{together}.log").read_text()
   )
   compare(test_resume.lines(alone), test_resume.lines(together))
+
+
+FINISHES = {
+  "train.num_steps": 8,
+  "train.batch_size": 4,
+  "eval.batch_size": 4,
+  "generate.prompt": "abc",
+  "generate.num_tokens": 400_000,  # So that it is killed meanwhile.
+}
+
+
+# A process fails where it was: as it reads a checkpoint, or as it computes.
+@pytest.mark.parametrize(
+  ("said", "times"),  # Both have said it, for the second mesh after training.
+  [("What follows training", 2), ("Mesh of 2 devices", 4)],
+)
+def test_a_process_that_is_killed_after_training_is_named_in_one_line(
+  tmp_path, said, times
+):
+  data_dir = corpus.write(tmp_path / "data")
+  flags = corpus.config_flags(data_dir, **FINISHES)
+  later = ["--config.train.finish_with=('eval','generate')"]
+  workdir = tmp_path / "run"
+  log = pathlib.Path(f"{workdir}.log")
+  both = start_both(workdir, [*flags, *later])
+  limit = time.monotonic() + 300
+  while log.read_text().count(said) < times:
+    assert time.monotonic() < limit, log.read_text()
+    time.sleep(0.02)
+  both[1].kill()
+  start = time.monotonic()
+  assert both[0].wait(60) == 1, log.read_text()
+  assert time.monotonic() - start < 30
+  assert both[1].wait() == -signal.SIGKILL
+  *_, last = log.read_text().splitlines()
+  assert re.match(r"error: process 1 is gone \(.*\); the same command in", last)
+  for blamed in ("cannot be read", "Traceback", "*** Check failure"):
+    assert blamed not in log.read_text()
+  shorter = "--config.generate.num_tokens=4"
+  for process in start_both(workdir, [*flags, *later, shorter]):
+    test_resume.finish(process, workdir)
 
 
 def compare(alone, together):

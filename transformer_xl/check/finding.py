@@ -10,6 +10,9 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
+from transformer_xl import errors
+from transformer_xl import roll_call
+
 
 class Finding(NamedTuple):
   """The error of one case.
@@ -88,7 +91,10 @@ def attempt(
   A kernel that a device cannot compile must not hide what the others compute.
   """
   try:
-    return check()
+    with roll_call.on_failure():
+      return check()
+  except errors.LostProcessError:
+    raise
   except Exception as error:  # Compilers and drivers have no common type.
     logging.exception("%s: %s failed.", part, case)
     text = " ".join(f"{type(error).__name__}: {error}".split())

@@ -5,7 +5,6 @@ softmax, on a text that is made here. A stored reference has the losses and the
 tokens that an x86-64 processor computed.
 """
 
-import contextlib
 import functools
 import importlib.resources
 import json
@@ -184,8 +183,7 @@ def save_and_restore(
     multihost_utils.sync_global_devices("no checkpoint of the check is left")
 
   remove()
-  checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
-  with contextlib.closing(checkpoints):
+  with checkpoint.Checkpoints(folder, config.checkpoint) as checkpoints:
     checkpoints.save(run_state.RunState(state, memory))
     checkpoints.wait()
     placed = programs.placed_state(config, mesh)

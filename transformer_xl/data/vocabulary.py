@@ -67,6 +67,22 @@ class Vocabulary:
       ) from None
     return self._encode(text)
 
+  def encode_after(self, context: str, text: str) -> tuple[Ids, Ids]:
+    """Returns the ids of a context, and those of a text that continues it.
+
+    They are the ids of both as one text if a token begins where the text does,
+    and the context keeps its tokens; else each is encoded by itself. So no part
+    of the text is lost in a token that begins in the context, and the ids of
+    the context are the same before every text.
+    """
+    before = self.encode(context)
+    whole = self.encode(context + text)
+    if self._begins_token(context, text) and np.array_equal(
+      whole[: len(before)], before
+    ):
+      return before, whole[len(before) :]
+    return before, self.encode(text)
+
   def encode_bytes(self, data: bytes) -> Ids:
     """Returns ids [num_tokens] of UTF-8; a byte vocabulary takes any bytes."""
     return self._encode(data.decode("utf-8"))
@@ -86,6 +102,10 @@ class Vocabulary:
   def _encode(self, text: str) -> Ids:
     """Returns the ids [num_tokens] of a text that is Unicode."""
     return self.encode_bytes(text.encode("utf-8"))
+
+  def _begins_token(self, context: str, text: str) -> bool:
+    """Whether no token of `context + text` has characters of both."""
+    return True
 
 
 class _PointVocabulary(Vocabulary):
@@ -190,6 +210,12 @@ class WordVocabulary(Vocabulary):
         " word; leave it out or use a model with a larger vocabulary."
       ) from None
 
+  def _begins_token(self, context: str, text: str) -> bool:
+    # Ids do not tell: a word and its beginning may both be unknown.
+    return (
+      context[-1:].isspace() or text[:1].isspace() or not (context and text)
+    )
+
   def decode(self, ids: Iterable[int]) -> str:
     """Returns words with single spaces; original white space is lost."""
     indices = _as_indices(ids)
@@ -214,9 +240,17 @@ class SubwordVocabulary(Vocabulary):
 
   def _encode(self, text: str) -> Ids:
     """Returns ids [num_tokens] of the subwords, without special tokens."""
+    return np.array(self._subwords(text).ids, self.dtype)
+
+  def _begins_token(self, context: str, text: str) -> bool:
+    # Unknown tokens may join, so that ids do not tell.
+    end = len(context.lower() if self.lower_case else context)
+    places = self._subwords(context + text).offsets
+    return all(stop <= end or start >= end for start, stop in places)
+
+  def _subwords(self, text: str) -> tokenizers.Encoding:
     text = text.lower() if self.lower_case else text
-    ids = self.model.encode(text, add_special_tokens=False).ids
-    return np.array(ids, self.dtype)
+    return self.model.encode(text, add_special_tokens=False)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; exact for a byte-level model."""

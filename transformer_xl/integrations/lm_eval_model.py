@@ -15,6 +15,7 @@ from lm_eval.api import registry
 from lm_eval.models import utils as harness_utils
 
 from transformer_xl import arguments
+from transformer_xl import errors
 from transformer_xl import pretrained as pretrained_lib
 from transformer_xl.text import inputs
 from transformer_xl.text import score as score_lib
@@ -100,6 +101,9 @@ class HarnessModel(harness_model.LM):
 
     A continuation is scored after its context, however long that is, or after
     the prefix if it has none.
+
+    Raises:
+      UserError: a continuation, or what precedes it, has no tokens.
     """
     rows = []
     counts = []
@@ -112,7 +116,7 @@ class HarnessModel(harness_model.LM):
     for request, row, count, found in zip(
       requests, rows, counts, scores, strict=True
     ):
-      start = max(len(row) - count, 1)  # The first token has no context.
+      start = len(row) - count
       nll = np.sum(found.nll[start - 1 :], dtype=np.float64)
       likeliest = found.top_tokens[start - 1 :, 0]
       answer = float(-nll), bool((likeliest == row[start:]).all())
@@ -182,16 +186,32 @@ class HarnessModel(harness_model.LM):
   ) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of a context, or of the prefix, and of its continuation.
 
-    Both are encoded as one text, with spaces between them in the continuation,
-    as the harness does it for other models.
+    Spaces between them belong to the continuation, as the harness has it for
+    other models. Both have tokens, since a continuation without a score would
+    be the likeliest of all.
+
+    Raises:
+      UserError: one of them has no tokens.
     """
-    encode = self.model.vocabulary.encode
+    vocabulary = self.model.vocabulary
     stripped = context.rstrip()
-    continuation = context[len(stripped) :] + continuation
-    before = encode(stripped)
+    moved = context[len(stripped) :] + continuation
+    before, after = vocabulary.encode_after(stripped, moved)
     if not len(before):
-      return encode(self._prefix), encode(continuation)
-    return before, encode(stripped + continuation)[len(before) :]
+      before, after = vocabulary.encode(self._prefix), vocabulary.encode(moved)
+    if not continuation or not len(after):
+      raise errors.UserError(
+        f"the continuation {continuation!r} of {context[-40:]!r} has no tokens "
+        "in this vocabulary, and nothing to score: give the task continuations "
+        "that have some."
+      )
+    if not len(before):
+      raise errors.UserError(
+        f"the continuation {continuation!r} has no context, and the prefix "
+        f"{self._prefix!r} has no tokens in this vocabulary, so the first "
+        "token would have no score: set prefix to text that has some."
+      )
+    return before, after
 
   def _score(
     self, rows: Sequence[np.ndarray], *, top_k: int, disable_tqdm: bool

@@ -16,6 +16,7 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
+from transformer_xl import roll_call
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
@@ -46,6 +47,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       run is in the workdir, or the tracker cannot be imported.
     DivergenceError: the loss has diverged in all tries; the last checkpoint is
       good.
+    LostProcessError: another process is gone.
   """
   chosen_tracker.find(config.train.tracker)  # Before any work.
   data_dir = config.data.dataset_dir
@@ -68,10 +70,12 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
     goodput = goodput_lib.Goodput(workdir)
     stream = open_stream(config)
     _report_clusters(config.model, stream.file)
-    checkpoints = checkpoint.Checkpoints(
-      workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
-    )
-    with contextlib.closing(checkpoints):
+    with (
+      checkpoint.Checkpoints(
+        workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
+      ) as checkpoints,
+      roll_call.on_failure(),
+    ):
       # First, since it refuses what cannot be evaluated and compiles nothing.
       hooks = hooks_lib.make(config, workdir, checkpoints, stop, goodput)
       # Before the checkpoint is read, which some changes make impossible.

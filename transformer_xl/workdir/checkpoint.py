@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_xl import errors
+from transformer_xl import roll_call
 from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.model import network
@@ -67,6 +68,14 @@ class Checkpoints:
       cleanup_tmp_directories=True,
     )
 
+  def __enter__(self) -> "Checkpoints":
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    # A process that is gone would be waited for, with its part of a save.
+    if kind is not errors.LostProcessError:
+      self.close()
+
   def save(self, run: run_state.RunState) -> None:
     """Starts to save; an error of the previous save is raised here."""
     step = int(run.state.step)
@@ -84,7 +93,7 @@ class Checkpoints:
       name: ocp.args.StandardSave(item) for name, item in items.items()
     }
     self._publish_logs()
-    with errors.of_bucket("write to", self._directory):
+    with checkpoint_items.of_bucket("write to", self._directory):
       self._manager.save(
         step,
         args=ocp.args.Composite(
@@ -180,8 +189,9 @@ class Checkpoints:
     for is_last in (False, True):
       restored = None
       try:
-        restored = _restore(self._manager, step, state, memory, check)
-      except errors.UserError:
+        with roll_call.on_failure():
+          restored = _restore(self._manager, step, state, memory, check)
+      except (errors.UserError, errors.LostProcessError):
         raise
       except Exception as error:  # Orbax has no common type for damage.
         logging.warning("Checkpoint %d cannot be read: %s", step, error)
@@ -214,7 +224,7 @@ class Checkpoints:
   def drop_after(self, step: int) -> None:
     """Deletes all checkpoints that are newer than a step."""
     self.wait()
-    with errors.of_bucket("delete checkpoints of", self._workdir):
+    with checkpoint_items.of_bucket("delete checkpoints of", self._workdir):
       for newer in self.steps():
         if newer > step:
           self._manager.delete(newer)
@@ -233,16 +243,16 @@ class Checkpoints:
 
   def wait(self) -> None:
     """Waits for the last save; its error is raised here."""
-    with errors.of_bucket("write to", self._directory):
+    with checkpoint_items.of_bucket("write to", self._directory):
       self._manager.wait_until_finished()
 
   def close(self) -> None:
     """Waits for the last save; nothing can be saved afterwards."""
-    with errors.of_bucket("write to", self._directory):
+    with checkpoint_items.of_bucket("write to", self._directory):
       self._manager.close()
 
   def _reload(self) -> None:
-    with errors.of_bucket("read", self._directory):
+    with checkpoint_items.of_bucket("read", self._directory):
       self._manager.reload()
 
 

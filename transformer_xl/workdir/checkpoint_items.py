@@ -4,10 +4,11 @@ A checkpoint has the items `params`, `average` (if there is one), `optimizer`
 (with the step), `memory` and `metadata`, with checksums of all arrays.
 """
 
+import contextlib
 import operator
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from transformer_xl import errors
+from transformer_xl import roll_call
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.model import network
@@ -55,7 +57,7 @@ def open_manager(
     # Gcsfuse refuses to rename a folder, unless it is told otherwise.
     mode = ocp.options.AtomicityMode.COMMIT_FILE
     _warn_of_uncommitted(directory(workdir))
-  with errors.of_bucket("read", workdir):
+  with of_bucket("read", workdir):
     return _Manager(
       directory(workdir),
       options=ocp.CheckpointManagerOptions(
@@ -69,6 +71,18 @@ def open_manager(
       ),
       item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
     )
+
+
+@contextlib.contextmanager
+def of_bucket(action: str, path: str) -> Iterator[None]:
+  """`errors.of_bucket` for what all processes do together.
+
+  Raises:
+    UserError: the bucket refuses.
+    LostProcessError: the block fails because another process is gone.
+  """
+  with errors.of_bucket(action, path), roll_call.on_failure():
+    yield
 
 
 class _Manager(ocp.CheckpointManager):

@@ -11,6 +11,7 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
+from transformer_xl import roll_call
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import registry
@@ -128,11 +129,14 @@ def restore_params(
   # is another one when the folder is opened again.
   for _ in range(_MOST_TRIES):
     try:
-      with checkpoint_items.open_manager(
-        workdir,
-        read_only=True,
-        lightweight_initialize=which != "best",  # Reads no validation losses.
-      ) as manager:
+      with (
+        roll_call.on_failure(),
+        checkpoint_items.open_manager(
+          workdir,
+          read_only=True,
+          lightweight_initialize=which != "best",  # Reads no validation losses.
+        ) as manager,
+      ):
         step = _find(manager, which, workdir, f"{fields}checkpoint")
         if step == failed:
           break
@@ -153,7 +157,7 @@ def restore_params(
         if which == "best":
           _warn_unless_newest(manager, step, f"{fields}checkpoint")
         return params, step
-    except errors.UserError:
+    except (errors.UserError, errors.LostProcessError):
       raise
     except Exception as error:  # Orbax has no common type for damage.
       reason = str(error).partition("\n")[0][:100]
