@@ -211,7 +211,11 @@ def one_line() -> Iterator[None]:
   except (errors.UserError, flags.Error) as error:
     message = _without_none(str(error))
     status = 2
-  except (errors.DivergenceError, errors.WrongResultError) as error:
+  except (
+    errors.DivergenceError,
+    errors.WrongResultError,
+    errors.UnreadableError,
+  ) as error:
     message = str(error)
     status = 1
   except KeyboardInterrupt:

@@ -28,6 +28,10 @@ class WrongResultError(Exception):
   """The devices compute something else than they should; `--mode=check`."""
 
 
+class UnreadableError(Exception):
+  """A checkpoint was written and cannot be read back."""
+
+
 class StoppedError(Exception):
   """A signal stopped a run on a checkpoint; the log says how to continue.
 
@@ -95,7 +99,7 @@ def of_bucket(
     )
   try:
     yield
-  except (UserError, unless):
+  except (UserError, UnreadableError, unless):
     raise
   except FileNotFoundError as error:
     raise UserError(
