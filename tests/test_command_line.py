@@ -73,6 +73,55 @@ import transformer_xl.pretrained
 assert settings() == before
 """
 
+WAITING = """
+import atexit, sys, threading, time
+from transformer_xl import command_line
+from transformer_xl import errors
+
+command_line._THREADS_END_SECONDS = float(sys.argv.pop(1))
+
+def leave():
+  time.sleep(0.5)
+  print("left", flush=True)
+
+def main(argv):
+  atexit.register(leave)
+  print("printed")
+  threading.Thread(target=time.sleep, args=(float(sys.argv[1]),)).start()
+  raise {error}
+
+command_line.run(main, takes_words=True)
+"""
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize(
+  ("error", "status", "last"),
+  [
+    ("errors.UserError('a mistake')", 2, "error: a mistake"),
+    ("OSError(28, 'No space left on device', 'disk')", 1, "error: No space"),
+    ("ValueError('a bug')", 1, "ValueError: a bug"),
+  ],
+)
+@pytest.mark.parametrize(
+  ("limit", "seconds", "printed"),
+  [("0.1", "100", "printed\n"), ("0.3", "0.01", "printed\nleft\n")],
+)
+def test_a_command_that_failed_does_not_wait_for_threads(
+  error, status, last, limit, seconds, printed
+):
+  """But for what is done at the end of a process, however long that takes."""
+  finished = subprocess.run(
+    [sys.executable, "-c", WAITING.format(error=error), limit, seconds],
+    capture_output=True,
+    check=False,
+    cwd=test_main.ROOT,
+    text=True,
+    timeout=30,
+  )
+  assert finished.stderr.splitlines()[-1].startswith(last)
+  assert (finished.returncode, finished.stdout) == (status, printed)
+
 
 def test_an_import_changes_no_settings_of_other_libraries():
   environment = {

@@ -213,12 +213,6 @@ def test_a_link_to_nothing_is_named(tmp_path):
     storage.require_writable(f"{tmp_path}/gone")
 
 
-def test_a_path_that_no_checkpoint_could_have_is_refused(tmp_path):
-  storage.require_utf8(f"{tmp_path}/r\u00fcn")
-  with pytest.raises(errors.UserError, match="is not UTF-8, and no checkpoint"):
-    storage.require_utf8(f"{tmp_path}/lat\udcfcin")
-
-
 def test_processes_do_not_overwrite_what_others_wrote(bucket):
   put(bucket, log="old", card="old")
   change(bucket, "log", "of this process")

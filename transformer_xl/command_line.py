@@ -1,5 +1,6 @@
 """How every command starts and ends: flags, help, one line for a mistake."""
 
+import atexit
 import contextlib
 import errno
 import glob
@@ -38,6 +39,8 @@ _ACCELERATORS = (
 # JAX aborts all other processes when process 0 is gone. After this time, those
 # with the same mistake have ended by themselves.
 _OTHERS_END_SECONDS = 2.0
+# How long threads may go on after a command has failed.
+_THREADS_END_SECONDS = 2.0
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
 
@@ -221,7 +224,11 @@ def run(
   signals.open_closed_streams()
   with contextlib.suppress(AttributeError):  # A notebook needs no escapes.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore
-  app.run(guarded, flags_parser=parse_or_help)
+  try:
+    app.run(guarded, flags_parser=parse_or_help)
+  except BaseException as error:
+    _end_despite_threads(error)
+    raise
 
 
 @contextlib.contextmanager
@@ -236,6 +243,7 @@ def one_line() -> Iterator[None]:
     errors.DivergenceError,
     errors.WrongResultError,
     errors.LostProcessError,
+    errors.UnreadableError,
   ) as error:
     message = str(error)
     status = 1
@@ -264,6 +272,27 @@ def one_line() -> Iterator[None]:
     _end_alone(message, status)
   print(f"error: {message}", file=sys.stderr)
   sys.exit(status)
+
+
+def _end_despite_threads(error: BaseException) -> None:
+  """Ends a process that has failed soon after its end, whatever threads do.
+
+  Python would wait for them, and those of a save that could not begin wait
+  minutes for its other parts.
+  """
+  status = error.code if isinstance(error, SystemExit) else 1
+  if not status:
+    return
+  ended = threading.Event()
+  atexit.register(ended.set)  # Called when no thread is left.
+
+  def end() -> None:
+    threading.main_thread().join()
+    if not ended.wait(_THREADS_END_SECONDS):
+      sys.stdout.flush()
+      os._exit(status if isinstance(status, int) else 1)
+
+  threading.Thread(target=end, daemon=True).start()
 
 
 def _end_alone(message: str, status: int) -> NoReturn:

@@ -32,6 +32,10 @@ class LostProcessError(Exception):
   """Another process of the run is gone; the same command continues."""
 
 
+class UnreadableError(Exception):
+  """A checkpoint was written and cannot be read back."""
+
+
 class StoppedError(Exception):
   """A signal stopped a run on a checkpoint; the log says how to continue.
 
@@ -99,7 +103,7 @@ def of_bucket(
     )
   try:
     yield
-  except (UserError, LostProcessError, unless):
+  except (UserError, LostProcessError, UnreadableError, unless):
     raise
   except FileNotFoundError as error:
     raise UserError(

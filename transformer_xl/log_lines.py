@@ -34,8 +34,11 @@ def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
   """Drops what libraries log about themselves, but keeps their warnings.
 
   Orbax logs about fifty lines for each save, and warns of what is intended.
-  Errors that they log with a traceback are raised as well.
+  Errors that they log with a traceback are raised as well. So is the first of
+  the errors of a save's parts, of which asyncio logs those that nobody awaits.
   """
+  if record.name == "asyncio" and "never retrieved" in record.getMessage():
+    return False
   if not re.search(r"/(orbax|jax|fsspec|gcsfs)/", record.pathname):
     return True
   intended = r"did not provide metrics|read_only=True|is read only"

@@ -199,7 +199,7 @@ def main(argv: list[str]) -> None:
       "a run needs a folder to write to: set --workdir=FOLDER."
     )
   _require_folder("workdir", workdir)
-  storage.require_utf8(workdir)
+  storage.require_checkpoint_path(workdir)
   storage.require_writable(workdir)
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)

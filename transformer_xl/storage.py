@@ -29,6 +29,10 @@ from transformer_xl import errors
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "damaged", "profile", "wandb")
 _TEMPORARY = (".tmp", ".lock")
+# Bytes left for the paths below a workdir, such as a study's trial and in it
+# checkpoints/STEP.orbax-checkpoint-tmp/params.orbax-checkpoint-tmp/
+# ocdbt.process_0/d/HASH.
+_BELOW_WORKDIR = 512
 _OF_MACOS = ".DS_Store"
 
 
@@ -197,19 +201,38 @@ def require_writable(folder: str) -> None:
     raise OSError(number, os.strerror(number), folder)
 
 
-def require_utf8(folder: str) -> None:
-  """Refuses a folder whose name checkpoints could not be saved under.
+def require_checkpoint_path(folder: str) -> None:
+  """Refuses a folder in which checkpoints could not be saved or read.
 
   Raises:
-    UserError: its absolute path is not UTF-8.
+    UserError: its absolute path is not UTF-8, is too long, or has names that
+      the libraries of checkpoints take for something else.
   """
+  path = absolute(folder)
+  problem = None
   try:
-    absolute(folder).encode("utf-8")
+    length = len(path.encode("utf-8"))
   except UnicodeEncodeError:
+    problem = "is not UTF-8"
+  else:
+    longest = os.pathconf("/", "PC_PATH_MAX") - _BELOW_WORKDIR
+    parts = path.removeprefix(_SCHEME).split("/")
+    # Orbax looks for the address of a bucket anywhere in a path.
+    if any(name.endswith("gs:") for name in parts):
+      problem = "has a name that ends in gs:, as the address of a bucket does"
+    elif is_bucket(path):
+      pass
+    elif length > longest:
+      problem = f"has {length} bytes, more than {longest}"
+    elif "\\" in path:  # Tensorstore takes it for a slash.
+      problem = "has a backslash"
+    elif any(name.endswith(".__lock") for name in parts):
+      problem = "has a name that ends in .__lock, as Tensorstore's locks do"
+  if problem is not None:
     raise errors.UserError(
-      f"the path {absolute(folder)!r} is not UTF-8, and no checkpoint could be "
-      "saved there; name another folder."
-    ) from None
+      f"the path {path} {problem}, and no checkpoint could be saved or read "
+      "there; rename it, or name another folder."
+    )
 
 
 def names(folder: str) -> list[str]:

@@ -27,7 +27,7 @@ def test_a_run_logs_and_records_its_time(data_dir, tmp_path, caplog):
     for activity in ("updates", "starting", "compiling", "saving"):
       assert record.seconds[activity] > 0
     assert record.seconds["evaluating"] == 0
-    assert f"step {record.step}  saved  updates " in caplog.text
+    assert f"step {record.step}  saving  updates " in caplog.text
 
 
 @pytest.mark.rest

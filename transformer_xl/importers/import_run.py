@@ -92,7 +92,7 @@ def make(
       f"{workdir} is not empty; an import makes a new run: choose "
       "another --workdir."
     )
-  storage.require_utf8(workdir)
+  storage.require_checkpoint_path(workdir)
   storage.require_writable(workdir)
   found = read(
     format_name=format_name,
@@ -264,7 +264,8 @@ def new_folder(path: str) -> Iterator[str]:
     return
   parent, name = os.path.split(os.path.abspath(path))
   os.makedirs(parent, exist_ok=True)
-  with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as temporary:
+  prefix = f".{name[:40]}."  # A name may be as long as the disk allows.
+  with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as temporary:
     folder = os.path.join(temporary, name)
     os.mkdir(folder)
     yield folder

@@ -269,7 +269,7 @@ class Saving:
     self._goodput.record(step, is_last=step >= self._num_steps)
     self._checkpoints.save(run)
     self._policy.saved()
-    logging.info("step %d  saved  %s", step, self._goodput)
+    logging.info("step %d  saving  %s", step, self._goodput)
     return run
 
 

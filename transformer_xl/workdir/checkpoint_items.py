@@ -5,10 +5,12 @@ A checkpoint has the items `params`, `average` (if there is one), `optimizer`
 """
 
 import contextlib
+import glob
 import operator
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ import orbax.checkpoint as ocp
 import psutil
 from absl import logging
 from etils import epath
+from etils.epath import gpath
 from orbax.checkpoint import checkpoint_managers
 
 from transformer_xl import errors
@@ -49,8 +52,10 @@ def open_manager(
   """Orbax's manager of a run's checkpoints, with options of the same names.
 
   Raises:
-    UserError: it is in a bucket that refuses.
+    UserError: it is in a bucket that refuses, or at a path that checkpoints
+      cannot have.
   """
+  storage.require_checkpoint_path(workdir)
   handlers = {name: ocp.StandardCheckpointHandler() for name in ITEMS}
   mode = ocp.options.AtomicityMode.AUTO
   if not storage.is_bucket(workdir) and is_mounted_bucket(workdir):
@@ -59,7 +64,7 @@ def open_manager(
     _warn_of_uncommitted(directory(workdir))
   with of_bucket("read", workdir):
     return _Manager(
-      directory(workdir),
+      _Folder(directory(workdir)),
       options=ocp.CheckpointManagerOptions(
         best_fn=validation_loss,
         best_mode="min",
@@ -85,8 +90,67 @@ def of_bucket(action: str, path: str) -> Iterator[None]:
     yield
 
 
+class _Folder(gpath.PosixGPath):
+  """A path that is no pattern, whatever is in its name.
+
+  Etils would take the brackets of `runs/run[1]` for a pattern. Orbax, which
+  looks for the parts of a checkpoint that way, would find none to put together.
+  It leaves a path of Etils, and the paths below it, of the type that they have.
+  """
+
+  def glob(self, pattern: str) -> Iterator[Self]:
+    """The paths in this folder that match a pattern."""
+    escaped = type(self)(glob.escape(os.fspath(self)))
+    return super(_Folder, escaped).glob(pattern)
+
+
 class _Manager(ocp.CheckpointManager):
-  """A manager that opens a folder in which a validation loss is damaged."""
+  """A manager that reads back what it saves, and survives damaged losses."""
+
+  # The step of a save that has begun and was not read back, and its items.
+  _begun: tuple[int, set[str]] | None = None
+
+  def save(
+    self,
+    step: int,
+    *,
+    args: ocp.args.Composite,
+    metrics: shapes.PyTree | None = None,
+    force: bool = False,
+  ) -> bool:
+    """Starts to save; an error of the previous save is raised here."""
+    is_saved = super().save(step, args=args, metrics=metrics, force=force)
+    if is_saved:
+      self._begun = step, {*args} & {*ITEMS}
+    return is_saved
+
+  def wait_until_finished(self) -> None:
+    """Waits for the last save and reads back what the arrays look like.
+
+    The arrays themselves are left on disk.
+
+    Raises:
+      UnreadableError: the checkpoint is there and cannot be read.
+    """
+    begun, self._begun = self._begun, None
+    super().wait_until_finished()
+    # Other hosts may not see the files yet; they end with the first one.
+    if begun is None or jax.process_index() != 0:
+      return
+    step, names = begun
+    try:
+      found = self.item_metadata(step)
+      missing = sorted(name for name in names if found.get(name) is None)
+      problem = f"it lacks {', '.join(missing)}" if missing else ""
+    except Exception as error:  # Orbax has no common type for damage.
+      text, _, _ = str(error).partition(" [tensorstore_spec=")
+      problem = " ".join(text.split())[:240] or type(error).__name__
+    if problem:
+      raise errors.UnreadableError(
+        f"checkpoint {step} was written to {self.directory} but cannot be read "
+        f"back ({problem}): check that storage and run the same command again, "
+        "or use a --workdir elsewhere."
+      )
 
   def metrics(self, step: int) -> shapes.PyTree | None:
     """The validation loss by which checkpoints are ranked; None without one."""
