@@ -14,11 +14,13 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "transformer_xl"
-# The faces of the package, to shells and to Python. They are no folders.
-FACES = ("main", "pretrained")
+# The faces of the package, to shells, to Python and to extensions. They are no
+# folders.
+FACES = ("main", "pretrained", "extend")
 # From the top to the bottom.
 ROOMS = (
-  *("main", "report", "analysis", "integrations", "pretrained", "importers"),
+  *("main", "report", "analysis", "integrations", "pretrained", "extend"),
+  "importers",
   *("check", "planning", "text", "training"),
   *("evaluation", "workdir", "model", "data", "config", "formats"),
 )
@@ -40,6 +42,7 @@ OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
 # its name; the check times some.
 MAY_GO_OUTSIDE = {
   f"{PACKAGE}.config.registry": ("data_prep",),
+  f"{PACKAGE}.extend": ("data_prep",),
   f"{PACKAGE}.main": ("data_prep", "experiments"),
   f"{PACKAGE}.importers.import_run": ("experiments",),
   f"{PACKAGE}.check.speed": ("experiments",),

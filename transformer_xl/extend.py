@@ -71,6 +71,8 @@ ScoreFactors = encoding_lib.ScoreFactors
 # Training.
 optimizer = registry.optimizers.register
 Optimizer = optimizer_lib.Optimizer
+scale_by_adam = optimizer_lib.scale_by_adam
+decay_weights = optimizer_lib.decay_weights
 schedule = registry.schedules.register
 Schedule = schedule_lib.Schedule
 tracker = registry.trackers.register

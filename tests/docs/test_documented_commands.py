@@ -17,6 +17,7 @@ import sys
 
 import pytest
 
+from tests import extensions
 from transformer_xl.config import load
 from transformer_xl.experiments import base
 from transformer_xl.experiments import quickstart
@@ -76,6 +77,8 @@ def found(pattern, page):
 
 
 def is_field(name):
+  if name in extensions.fields():
+    return True
   config = base.get_config()
   for part in name.split("."):
     if part not in config:
@@ -106,6 +109,8 @@ def command(program, text):
   # The name of a run or a text that exists; the defaults stand for any.
   exists = r"=(experiments/(saved|own_text)\.py|saved|own_text):\S+"
   text = re.sub(exists, "=base", text)
+  # The files of the page on extensions.
+  text = re.sub(r"(?<!/)\bmy_\w+\.py", rf"{extensions.folder()}/\g<0>", text)
   return [*MODULES.get(program, ()), *shlex.split(text)]
 
 

@@ -15,7 +15,14 @@ from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.mixers import mixer
 from transformer_xl.workdir import trained_model
 
-RUN = ("README.md", "memory.md", "python.md", "training_log.md", "usage.md")
+RUN = (
+  "README.md",
+  "extend.md",
+  "memory.md",
+  "python.md",
+  "training_log.md",
+  "usage.md",
+)
 ROOT = pathlib.Path(__file__).parents[2]
 
 

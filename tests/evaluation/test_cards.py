@@ -33,7 +33,7 @@ CARD = {  # The contract, then what comes on top of it.
   *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
   *("context_len", "temperature", "initialised_from", "encoding_fields"),
   *("layers", "mixer_fields", "reset_at_documents", "same_length_window"),
-  *("encoding", "pre_norm", "layer_norm_epsilon", "targets"),
+  *("encoding", "pre_norm", "layer_norm_epsilon", "targets", "extensions"),
 }
 
 

@@ -42,7 +42,8 @@ def find(path: str) -> Factory | None:
     return None
   if path in registry.trackers:
     kind = registry.trackers[path]
-    kind.require_installed()
+    if hasattr(kind, "require_installed"):
+      kind.require_installed()
     return cast(Factory, kind)
   module_name, _, class_name = path.partition(":")
   try:

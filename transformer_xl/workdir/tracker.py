@@ -10,7 +10,11 @@ Record = dict[str, Any]
 
 
 class Tracker(Protocol):
-  """Keeps the records of a run, from one step on."""
+  """Keeps the records of a run, from one step on.
+
+  A class that registers itself (`registry.trackers`) takes the workdir and, as
+  `name`, the folder's last part.
+  """
 
   def record(self, record: Record) -> None:
     """Keeps one record."""

@@ -27,11 +27,13 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import fields
 from transformer_xl.config import schema
+from transformer_xl.model import parameters
 from transformer_xl.model.encodings import encoding
 
 # What one layer remembers: a pytree of arrays with lanes first, [B, ...], and
@@ -99,6 +101,10 @@ class Shared(NamedTuple):
   def num_counted(self, segment_len: int) -> int | jt.Int[shapes.Array, ""]:
     """How many tokens of the segment are not padding."""
     return segment_len if self.num_tokens is None else self.num_tokens
+
+  def counts(self, segment_len: int) -> jt.Bool[shapes.Array, "T"]:
+    """Which tokens of the segment are not padding."""
+    return jnp.arange(segment_len) < self.num_counted(segment_len)
 
   def newest(self, held: jax.Array, num_rows: int) -> jax.Array:
     """The last rows that are not padding, oldest first.
@@ -206,6 +212,20 @@ class Mixer(nn.Module):
   writes_segments: ClassVar[bool] = False
   keys_are_tokens: ClassVar[bool] = True
   streaming: ClassVar[type[Streaming] | None] = None
+
+  def matrix(
+    self,
+    name: str,
+    shape: tuple[int, ...],
+    *,
+    dropout_lanes: shapes.Lanes | None = None,
+  ) -> jax.Array:
+    """A matrix from N(0, init_std), in `config.dtype`; see `parameters`."""
+    return parameters.matrix(self, name, shape, dropout_lanes=dropout_lanes)
+
+  def vector(self, name: str, size: int) -> jax.Array:
+    """A bias [size] that starts from zeros, in `config.dtype`."""
+    return parameters.vector(self, name, size)
 
   @staticmethod
   def check(config: schema.ModelConfig) -> None:

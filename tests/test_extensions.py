@@ -1,0 +1,276 @@
+"""Files from outside of the tree: the examples of docs/extend.md, as they are.
+
+They lie in a temporary folder, and the commands run there.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests import corpus
+from tests import extensions
+
+pytestmark = pytest.mark.slow
+
+ROOT = pathlib.Path(__file__).parents[1]
+ALL = "--extensions=my_memory.py,my_encoding.py,my_training.py"
+MODEL = {
+  "model.layers": "('ema','attention')",
+  "model.ema.decay": 0.8,
+  "model.encoding": "partial_rope",
+  "train.optimizer": "lion",
+  "train.lion.b2": 0.9,
+  "train.schedule": "square_root",
+  "train.num_steps": 8,
+  "train.decay_steps": 8,
+  "train.learning_rate": 1e-3,
+  "generate.prompt": "abc",
+}
+VARIANTS = ("transformer_xl: ", "ema: model.layers=ema")
+TWO = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+
+
+def train(folder, workdir, **updates):
+  """The words that train the hybrid of the examples."""
+  flags = corpus.config_flags(str(folder), **MODEL | updates)
+  base = ["--config=experiments/base.py", f"--workdir={workdir}"]
+  return [ALL, *base, *flags]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """The files of the page, changed and wrong ones, and a prepared text."""
+  result = tmp_path_factory.mktemp("outside")
+  corpus.write(result)
+  files = extensions.files()
+  assert len(files) == 4
+  for name, text in files.items():
+    (result / name).write_text(text)
+  (result / "changed").mkdir()
+  changed = files["my_memory.py"] + "\n# Changed.\n"
+  (result / "changed/my_memory.py").write_text(changed)
+  (result / "broken.py").write_text("import json\n\nundefined\n")
+  taken = files["my_memory.py"].replace('"ema"', '"lstm"')
+  (result / "taken.py").write_text(taken)
+  plain = files["my_memory.py"].replace('extend.field(0.9, "in (0, 1)")', "0.9")
+  (result / "plain.py").write_text(plain)
+  return result
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+  """What each command said, by its name; a group runs at the same time."""
+  saved = "--config=saved:one"
+  groups = [
+    {
+      "train": train(folder, "one", **{"train.finish_with": "('generate',)"}),
+      "half": train(folder, "two", **{"train.num_steps": 4}),
+    },
+    {
+      "on two devices": train(folder, "mesh"),
+      "resume": train(folder, "two"),
+      "help": ["--extensions=my_memory.py", "--help=model.ema"],
+      "overview": [ALL, "--help"],
+    },
+    {
+      "evaluate": [
+        *[ALL, "--mode=eval", saved],
+        "--config.eval.mem_len=(0,8,32)",
+      ],
+      "evaluate the other": [ALL, "--mode=eval", "--config=saved:two"],
+      "without": ["--mode=eval", saved],
+      "without the encoding": [
+        *["--extensions=my_memory.py,my_training.py", "--mode=eval", saved],
+      ],
+    },
+    {
+      "another version": [
+        *[ALL.replace("my_memory", "changed/my_memory"), "--mode=eval", saved],
+      ],
+      "misspelt field": [*train(folder, "new"), "--config.model.ema.decy=1"],
+      "out of range": [*train(folder, "new"), "--config.model.ema.decay=1.5"],
+      "no file": ["--extensions=my_memor.py", saved],
+      "no module": ["--extensions=my_memor", saved],
+      "broken": ["--extensions=broken.py", saved],
+      "taken": ["--extensions=taken.py", saved],
+      "plain": ["--extensions=plain.py", saved],
+    },
+  ]
+  devices = {"on two devices": TWO}
+  cases = [
+    [
+      {
+        "arguments": arguments,
+        "folder": str(folder),
+        "environment": devices.get(name, {}),
+      }
+      for name, arguments in group.items()
+    ]
+    for group in groups
+  ]
+  finished = subprocess.run(
+    [sys.executable, "-m", "tests.commands"],
+    cwd=ROOT,
+    input=json.dumps(cases),
+    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    capture_output=True,
+    text=True,
+  )
+  assert finished.returncode == 0, finished.stderr
+  found = json.loads(finished.stdout)
+  return {
+    name: result
+    for group, outcomes in zip(groups, found, strict=True)
+    for name, result in zip(group, outcomes, strict=True)
+  }
+
+
+def cards(folder, workdir):
+  path = folder / workdir / "results/eval_test.json"
+  return json.loads(path.read_text())["cards"]
+
+
+def losses(folder, workdir):
+  lines = (folder / workdir / "metrics.jsonl").read_text().splitlines()
+  return [json.loads(line)["loss"] for line in lines]
+
+
+def test_the_example_is_short():
+  assert len(extensions.files()["my_memory.py"].splitlines()) <= 65
+
+
+@pytest.mark.parametrize(
+  "name", ["train", "half", "resume", "on two devices", "evaluate"]
+)
+def test_every_mode_works_with_files_from_outside(results, name):
+  assert results[name]["status"] == 0, results[name]["stderr"]
+
+
+def test_a_run_goes_on_bit_for_bit(folder, results):
+  assert results["evaluate the other"]["status"] == 0
+  assert losses(folder, "one") == losses(folder, "two")
+  whole = {card["mem_len"]: card["nll"] for card in cards(folder, "one")}
+  (resumed,) = cards(folder, "two")
+  assert whole[resumed["mem_len"]] == resumed["nll"]
+
+
+def test_a_mesh_of_two_devices_makes_the_same_updates(folder, results):
+  # Sums of other parts of the batch round in other places, in float32.
+  whole = pytest.approx(losses(folder, "one"), rel=1e-5)
+  assert losses(folder, "mesh") == whole
+
+
+def test_a_run_and_its_cards_say_what_they_need(folder, results):
+  record = json.loads((folder / "one/config.json").read_text())
+  assert [(one["name"], one["provides"]) for one in record["extensions"]] == [
+    ("my_encoding.py", ["encoding partial_rope"]),
+    ("my_memory.py", ["mixer ema"]),
+    ("my_training.py", ["optimizer lion", "schedule square_root"]),
+  ]
+  assert record["config"]["model"]["ema"] == {"decay": 0.8}
+  assert record["config"]["train"]["lion"] == {"b1": 0.9, "b2": 0.9}
+  for card in cards(folder, "one"):
+    names = [one["file"] for one in card["extensions"]]
+    assert names == ["my_encoding.py", "my_memory.py"]
+    assert card["mixer_fields"] == {"ema": {"decay": 0.8}}
+    assert card["encoding_fields"] == {"share": 0.5}
+
+
+def test_what_comes_next_names_the_extensions(results):
+  assert f"--mode=eval {ALL} --config=saved:one" in results["train"]["stderr"]
+
+
+def test_help_knows_the_fields(results):
+  assert "config.model.ema.decay = 0.9" in results["help"]["stderr"]
+  assert "Must be in (0, 1)." in " ".join(results["help"]["stderr"].split())
+  overview = " ".join(results["overview"]["stderr"].split())
+  for name in ("ema", "partial_rope", "lion", "square_root"):
+    assert name in overview
+
+
+@pytest.mark.parametrize(
+  ("case", "status", "said"),
+  [
+    ("without", 2, "one/config.json needs the encoding 'partial_rope' of my_"),
+    (
+      "without the encoding",
+      2,
+      "add --extensions=my_encoding.py, with the",
+    ),
+    ("misspelt field", 2, "did you mean config.model.ema.decay?"),
+    ("out of range", 2, "model.ema.decay must be in (0, 1): it is 1.5"),
+    ("no file", 2, "--extensions=my_memor.py: there is no such file"),
+    ("no module", 2, "No module named 'my_memor'; name a module that Python"),
+    ("broken", 2, "broken.py, line 3: NameError: name 'undefined' is not def"),
+    ("taken", 2, "there is a mixer 'lstm' already"),
+    ("plain", 2, "declares decay without a rule: write decay: TYPE = extend"),
+  ],
+)
+def test_a_mistake_is_one_line(results, case, status, said):
+  assert results[case]["status"] == status
+  (line,) = results[case]["stderr"].splitlines()
+  assert line.startswith("error: ")
+  assert said in line
+
+
+def test_another_version_of_the_file_is_said(results):
+  result = results["another version"]
+  assert result["status"] == 0, result["stderr"]
+  said = "was written with another version of my_memory.py (SHA-256 "
+  assert said in " ".join(result["stderr"].split())
+
+
+def test_a_task_from_outside_is_compared_in_the_lab(folder):
+  def run(module, *arguments):
+    command = [sys.executable, "-m", f"transformer_xl.{module}", *arguments]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+      command, cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr
+
+  run(
+    "main",
+    "--extensions=my_task.py,my_memory.py",
+    *["--mode=study", "--config=memory_suite:reversal", "--workdir=study"],
+    f"--config.analysis.variants={VARIANTS}",
+    "--config.analysis.seeds=(0,)",
+    "--config.analysis.learning_rates=(6e-3,)",
+    "--config.train.num_steps=2",
+    "--config.train.warmup_steps=0",
+    "--config.train.segments_per_call=1",
+    "--config.checkpoint.every_steps=2",
+  )
+  meta = json.loads((folder / "data/reversal/meta.json").read_text())
+  assert meta["dataset"] == "reversal"
+  result = json.loads((folder / "study/results/study.json").read_text())
+  names = [row["name"] for row in result["rows"]]
+  assert names == ["transformer_xl", "ema"]
+
+
+def test_installed_packages_are_found_without_a_flag(folder):
+  """Entry points are what a package says in its metadata."""
+  package = folder / "site"
+  info = package / "their_package-1.0.dist-info"
+  info.mkdir(parents=True)
+  (info / "METADATA").write_text("Name: their-package\nVersion: 1.0\n")
+  entries = "[transformer_xl.extensions]\nema = my_memory\nold = gone\n"
+  (info / "entry_points.txt").write_text(entries)
+  program = (
+    "from transformer_xl.config import load\n"
+    "print(load.default().model.ema.decay)\n"
+  )
+  paths = os.pathsep.join(map(str, (ROOT, package, folder)))
+  finished = subprocess.run(
+    [sys.executable, "-c", program],
+    cwd=folder,
+    env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths},
+    capture_output=True,
+    text=True,
+  )
+  assert finished.stdout == "0.9\n", finished.stderr
+  assert "extension gone of an installed package is left out" in finished.stderr
