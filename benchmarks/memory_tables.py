@@ -32,7 +32,6 @@ from transformer_xl.analysis import recall
 from transformer_xl.analysis import trials
 from transformer_xl.config import load
 from transformer_xl.planning import topology as topology_lib
-from transformer_xl.workdir import metrics_log
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs/memories.md"
@@ -257,6 +256,18 @@ def read(path: pathlib.Path) -> dict[str, Any]:
   return json.loads(path.read_text("utf-8"))
 
 
+def write(path: pathlib.Path, study: dict[str, Any]) -> None:
+  """Writes a file of rows: a line for each row, and for each other entry."""
+  lines = []
+  for name, value in study.items():
+    text = json.dumps(value)
+    if name == "rows":
+      rows = ",\n".join(f"    {json.dumps(row)}" for row in value)
+      text = f"[\n{rows}\n  ]"
+    lines.append(f"  {json.dumps(name)}: {text}")
+  path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
 def main(argv: Sequence[str]) -> None:
   del argv
   if flags.FLAGS.add:
@@ -265,7 +276,7 @@ def main(argv: Sequence[str]) -> None:
     result = study
     if path.exists():
       result = merged(read(path), study)
-    metrics_log.write_json(str(ROWS), path.name, result)
+    write(path, result)
     picture = draw(result)
     description = {"Description": result["made_by"]}
     picture.savefig(path.with_suffix(".png"), dpi=150, metadata=description)
@@ -283,7 +294,7 @@ def main(argv: Sequence[str]) -> None:
       time(result, flags.FLAGS.data_dir)
     if chip is not None:
       plan(result, chip)
-    metrics_log.write_json(str(ROWS), path.name, result)
+    write(path, result)
 
   page = PAGE.read_text("utf-8")
   for path in paths:
