@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import operator
 
 import ml_collections
 import pytest
 
 from tests import tiny
 from transformer_xl import errors
+from transformer_xl.analysis import variants
 from transformer_xl.config import config_flag
 from transformer_xl.config import load
+from transformer_xl.config import schema
 from transformer_xl.experiments import base
 
 
@@ -202,20 +205,52 @@ def test_a_run_that_starts_from_another_takes_its_newest(words, expected):
   assert found == expected
 
 
-@pytest.mark.parametrize(
-  ("words", "expected"),
-  [
-    (["--config.generate.prompt=of the command"], ""),
-    (["--config.generate.prompt_file=other.txt"], "saved.txt"),
-    ([], "saved.txt"),
-  ],
-)
-def test_a_prompt_of_the_command_line_hides_a_saved_file(words, expected):
-  """Another file has replaced the saved one already when this is called."""
-  config = load.default()
-  config.generate.prompt_file = "saved.txt"
-  config_flag.forget_dependents(config, ["main", *words])
-  assert config.generate.prompt_file == expected
+# Values of the fields that name code or files, by what they name.
+NAMING = {
+  "train.tracker": "my_trackers:Tracker",
+  "generate.prompt_file": "/etc/passwd",
+  "score.file": "/etc/passwd",
+  "analysis.group": ("runs/private",),
+  "report.runs": ("runs/private",),
+}
+
+
+def test_every_field_that_names_code_or_files_is_marked():
+  marked = {name: field.names for name, field in schema.all_fields().items()}
+  found = {name for name, what in marked.items() if what in ("code", "file")}
+  assert found == {*NAMING}
+  folders = {name for name, what in marked.items() if what == "folder"}
+  assert folders == {"data.dir", "train.init_from"}
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_a_saved_configuration_names_no_code_and_no_files(
+  name, tmp_path, caplog
+):
+  """The folder of a run may come from somebody else."""
+  config = tiny.config_dict(**{name: NAMING[name]})
+  frozen = dataclasses.asdict(load.from_config_dict(config))
+  (tmp_path / "config.json").write_text(json.dumps({"config": frozen}))
+  saved = load.from_config_dict(load.saved(str(tmp_path)))
+  found = operator.attrgetter(name)(saved)
+  assert found == schema.all_fields()[name].default
+  (line,) = caplog.messages
+  assert f"{name}=" in line
+  assert f"set --config.{name} if you trust it." in line
+
+
+def test_a_saved_configuration_names_what_is_registered(tmp_path, caplog):
+  config = tiny.config_dict(**{"train.tracker": "wandb"})
+  frozen = dataclasses.asdict(load.from_config_dict(config))
+  (tmp_path / "config.json").write_text(json.dumps({"config": frozen}))
+  assert load.saved(str(tmp_path)).train.tracker == "wandb"
+  assert not caplog.messages
+
+
+@pytest.mark.parametrize("name", ["train.tracker", "score.file"])
+def test_a_variant_names_no_code_and_no_files(name):
+  with pytest.raises(errors.UserError, match=f"but {name} changes nothing"):
+    variants.parse(f"mine: {name}=my_trackers:Tracker")
 
 
 def test_a_follower_goes_on_following_what_is_changed():

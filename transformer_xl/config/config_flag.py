@@ -32,7 +32,6 @@ EXTENSIONS = flags.DEFINE_string(
 # Saved fields that are of another one's value, by this one.
 _DEPENDENTS = {
   "train.init_from": ("train.init_checkpoint", "train.init_parameters"),
-  "generate.prompt": ("generate.prompt_file",),
 }
 
 
@@ -197,8 +196,8 @@ def forget_dependents(
   """Forgets saved fields that belong to one that the command line sets.
 
   `train.init_checkpoint` and `train.init_parameters` are of the saved
-  `train.init_from`, and a saved `generate.prompt_file` would hide another
-  prompt. They are the defaults unless the command line has them, too.
+  `train.init_from`. They are the defaults unless the command line has them,
+  too.
   """
   given = _given(argv)
   for leader, dependents in _DEPENDENTS.items():
