@@ -70,8 +70,8 @@ class ModelConfig(Group):
   encoding: str = field("relative", registry.encodings.rule)
   """How positions are encoded; docs/analyses.md compares the encodings."""
   num_positions: int = field(256, "at least 1")
-  """Rows of a learned position table: distances for shaw, whose last row serves
-  all longer ones; positions in a segment for absolute_per_layer."""
+  """Rows of a learned table, for encodings that have one: of distances, whose
+  last row serves all longer ones, or of positions in a segment."""
   # Dropout: docs/ptb.md measures the kinds.
   dropout_rate: float = field(0.1, "in [0, 1)", transfer="any")
   """Dropout inside all layers."""
@@ -91,8 +91,8 @@ class ModelConfig(Group):
   embedding_dropout_rate: float = field(0.0, "in [0, 1)", transfer="any")
   """Dropout of whole words of the vocabulary."""
   weight_dropout_rate: float = field(0.0, "in [0, 1)", transfer="any")
-  """Dropout of the entries of the layers' matrices (DropConnect), in an lstm of
-  the recurrent ones."""
+  """Dropout of the entries of the layers' matrices (DropConnect); a recurrent
+  mixer may drop those of its recurrent matrices alone."""
   locked_dropout: bool = field(False, transfer="any")
   """Draw one dropout mask for all tokens of a segment."""
   # Attention.

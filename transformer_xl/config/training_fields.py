@@ -99,8 +99,7 @@ class TrainConfig(Group):
   other, to save memory."""
   # Optimizer.
   optimizer: str = field("adam", registry.optimizers.rule)
-  """The optimizer; muon is for the matrices of layers, beside adamw for
-  all other parameters."""
+  """What turns gradients into updates (docs/specification.md, section 16)."""
   learning_rate: float = field(2.5e-4, "0 or more")
   """Peak learning rate."""
   min_learning_rate_ratio: float = field(0.0, "in [0, 1)")
@@ -120,7 +119,7 @@ class TrainConfig(Group):
   clip_norm: float = field(0.25, "0 or more")
   """Largest global L2 norm of the gradient; 0 for none."""
   weight_decay: float = field(0.0, "0 or more")
-  """Weight decay of matrices, for adamw, lamb and muon."""
+  """Weight decay of matrices, for optimizers that have one."""
   l2_penalty: float = field(0.0, "0 or more")
   """Added to the clipped gradient, times all parameters; unlike weight_decay it
   goes through Adam's moments."""
