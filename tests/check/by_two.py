@@ -30,11 +30,11 @@ def check_together(folder):
           "float32",
           "xla",
           attention_numbers.SMALL,
-          "relative",
+          "keys and biases",
           attention_numbers.RATE,
         ),
         attention_numbers.check_ring(
-          mesh, "float32", "xla", attention_numbers.RING, "relative"
+          mesh, "float32", "xla", attention_numbers.RING, "keys and biases"
         ),
         softmax_numbers.check_softmax(
           mesh, "float32", softmax_numbers.ROOM, True

@@ -56,12 +56,12 @@ def test_the_kernels_compile_for_a_slice(dtype, monkeypatch):
   checks = (
     (
       attention_numbers.check_attention,
-      ("pallas", attention_numbers.SMALL, "relative", 0.3),
+      ("pallas", attention_numbers.SMALL, "keys and biases", 0.3),
       True,
     ),
     (
       attention_numbers.check_ring,
-      ("pallas", attention_numbers.RING, "relative"),
+      ("pallas", attention_numbers.RING, "keys and biases"),
       True,
     ),
     (softmax_numbers.check_softmax, (softmax_numbers.ROOM, True), False),

@@ -46,7 +46,7 @@ def test_all_parts_are_right_in_the_short_form(mesh, monkeypatch):
 def attention_findings(mesh, *, dtype="float32"):
   return [
     attention_numbers.check_attention(
-      mesh, dtype, form, SIZES, "relative", attention_numbers.RATE
+      mesh, dtype, form, SIZES, "keys and biases", attention_numbers.RATE
     )
     for form in attention_numbers.forms()
   ]
@@ -133,7 +133,7 @@ def test_a_ring_that_is_one_slot_off_is_found(mesh, monkeypatch):
     "float32",
     "xla",
     attention_numbers.RING,
-    "relative",
+    "keys and biases",
   )
   assert check().passed
   attend = ring.ring_attention

@@ -12,10 +12,10 @@ from transformer_xl.check import softmax_reference
 SIZES = attention_numbers.Sizes(5, 7, 2, 4)
 
 
-@pytest.mark.parametrize("encoding", attention_numbers.TERMS)
-def test_attention_and_its_gradients_are_those_of_autodiff(encoding):
+@pytest.mark.parametrize("kind", attention_numbers.TERMS)
+def test_attention_and_its_gradients_are_those_of_autodiff(kind):
   """In float64 on both sides, with dropout."""
-  arrays = attention_numbers.draw_attention(2, SIZES, encoding, "float32")
+  arrays = attention_numbers.draw_attention(2, SIZES, kind, "float32")
   dropout = cases.dropout(arrays, 0.4)
   defined = cases.defined_value_and_gradients(arrays, dropout)
   kept = attention_reference.kept_weights(

@@ -22,13 +22,13 @@ from transformer_xl.model.kernels import ring
 # Several times the largest errors that were seen on x86-64 processors, in the
 # roundings of each format (docs/measurements/check.md).
 LIMITS = {"float32": 40, "bfloat16": 6}
-# What attention has besides queries, keys and values. To attention, RoPE and
-# the absolute encodings are as none.
+# What attention has besides queries, keys and values, by kind: terms of the
+# distance, as encodings have them.
 TERMS = {
-  "relative": ("position_key", "content_bias", "position_bias"),
-  "shaw": ("position_key",),
-  "alibi": ("slopes",),
-  "none": (),
+  "keys and biases": ("position_key", "content_bias", "position_bias"),
+  "keys": ("position_key",),
+  "slopes": ("slopes",),
+  "plain": (),
 }
 RATE = 0.3  # Cases with dropout have this rate.
 _MOST_SHARDS = 16
@@ -63,19 +63,19 @@ RING_OF_TOKENS = Sizes(1, 127, 2, 32)  # No kernel reads single tokens.
 def cases(
   mesh: jax.sharding.Mesh, dtype: str, *, short: bool, is_first: bool
 ) -> list[tuple[Sizes, str, float]]:
-  """Sizes, encodings and rates of dropout to check attention with."""
-  result = [(TWO_BLOCKS, "relative", RATE)]
+  """Sizes, kinds of terms and rates of dropout to check attention with."""
+  result = [(TWO_BLOCKS, "keys and biases", RATE)]
   if is_first and dtype == "bfloat16":
-    result.append((SMALL, "alibi", RATE))
+    result.append((SMALL, "slopes", RATE))
   elif is_first:
-    result += [(SMALL, encoding, RATE) for encoding in TERMS]
-    result.append((ODD, "relative", 0.0))
+    result += [(SMALL, kind, RATE) for kind in TERMS]
+    result.append((ODD, "keys and biases", 0.0))
   # The reference of many lanes would take long, and much memory.
   if is_first and not short and mesh_lib.num_shards(mesh) <= _MOST_SHARDS:
-    result += [(sizes, "relative", RATE) for sizes in PUBLISHED]
-    result += [(PUBLISHED[0], encoding, 0.0) for encoding in TERMS]
+    result += [(sizes, "keys and biases", RATE) for sizes in PUBLISHED]
+    result += [(PUBLISHED[0], kind, 0.0) for kind in TERMS]
     if hardware.is_gpu():
-      result.append((TWO_BLOCKS_OF_A_GPU, "relative", RATE))
+      result.append((TWO_BLOCKS_OF_A_GPU, "keys and biases", RATE))
   return result
 
 
@@ -116,12 +116,12 @@ def check_attention(
   dtype: str,
   form: str,
   sizes: Sizes,
-  encoding: str,
+  kind: str,
   rate: float,
 ) -> finding.Finding:
   """Attention to memory and segment, forward and backward."""
   lanes = max(2, mesh_lib.num_shards(mesh))
-  inputs = draw_attention(lanes, sizes, encoding, dtype)
+  inputs = draw_attention(lanes, sizes, kind, dtype)
   draw = np.random.default_rng(1)
   shape = inputs["query"].shape
   output_gradient = np.asarray(draw.standard_normal(shape), dtype)
@@ -147,7 +147,7 @@ def check_attention(
     (gradients,) = pull(output_gradient)
     return {"values": values, **gradients}
 
-  terms = {name: inputs[name] for name in TERMS[encoding]}
+  terms = {name: inputs[name] for name in TERMS[kind]}
   rows = {name: inputs[name] for name in inputs if name not in terms}
   rows |= {"seeds": seeds, "output_gradient": output_gradient}
   found = on_mesh.call(mesh, values_and_gradients, rows, terms)
@@ -165,7 +165,7 @@ def check_attention(
     expected,
     part="attention",
     case=(
-      f"{form}, {encoding}, {dtype}, {lanes} lanes of {sizes}{with_dropout}, "
+      f"{form}, {kind}, {dtype}, {lanes} lanes of {sizes}{with_dropout}, "
       f"{on_mesh.describe(mesh)}"
     ),
     limit=LIMITS[dtype],
@@ -178,14 +178,14 @@ def check_ring(
   dtype: str,
   form: str,
   sizes: Sizes,
-  encoding: str,
+  kind: str,
 ) -> finding.Finding:
   """Attention over a ring of cached keys and values, in the middle of it."""
   lanes = max(2, mesh_lib.num_shards(mesh))
   queries, remembered, heads, width = sizes
   slots = queries + remembered
   slot = slots // 2 // queries * queries
-  inputs = draw_attention(lanes, sizes, encoding, dtype)
+  inputs = draw_attention(lanes, sizes, kind, dtype)
   inputs["reach"] = np.minimum(inputs["reach"], remembered)
   expected = attention_reference.attention(
     _wide(inputs), np.zeros(inputs["query"].shape)
@@ -202,7 +202,7 @@ def check_ring(
     "value": in_slots(inputs["value"]),
     "reach": inputs["reach"],
   }
-  terms = {name: inputs[name] for name in TERMS[encoding]}
+  terms = {name: inputs[name] for name in TERMS[kind]}
 
   def attend(
     rows: dict[str, jax.Array], terms: dict[str, jax.Array]
@@ -229,7 +229,7 @@ def check_ring(
     on_mesh.call(mesh, attend, rows, terms),
     {"values": expected},
     part="ring",
-    case=f"{form}, {encoding}, {dtype}, {lanes} lanes of {sizes}, "
+    case=f"{form}, {kind}, {dtype}, {lanes} lanes of {sizes}, "
     f"{on_mesh.describe(mesh)}",
     limit=LIMITS[dtype],
     dtype=dtype,
@@ -237,7 +237,7 @@ def check_ring(
 
 
 def draw_attention(
-  lanes: int, sizes: Sizes, encoding: str, dtype: str
+  lanes: int, sizes: Sizes, kind: str, dtype: str
 ) -> on_mesh.Arrays:
   """Random arguments of attention; one query at least sees all keys."""
   queries, remembered, heads, width = sizes
@@ -261,7 +261,7 @@ def draw_attention(
     "position_bias": normal(heads, width),
     "slopes": draw.uniform(0.01, 0.5, heads).astype(np.float32),
   }
-  return inputs | {name: terms[name] for name in TERMS[encoding]}
+  return inputs | {name: terms[name] for name in TERMS[kind]}
 
 
 def _seeds(lanes: int, heads: int) -> np.ndarray:

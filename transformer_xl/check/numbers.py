@@ -52,24 +52,24 @@ def check_mesh(
     check("dropout masks", attention_numbers.check_dropout_masks)
 
   cases = attention_numbers.cases(mesh, dtype, short=short, is_first=is_first)
-  for sizes, encoding, rate in cases:
+  for sizes, kind, rate in cases:
     for form in attention_numbers.forms():
       check(
         "attention",
         attention_numbers.check_attention,
         form,
         sizes,
-        encoding,
+        kind,
         rate,
       )
 
   check_ring = attention_numbers.check_ring
-  encodings = ("relative", "alibi") if is_first else ("relative",)
-  for encoding in encodings:
+  kinds = ("keys and biases", "slopes") if is_first else ("keys and biases",)
+  for kind in kinds:
     for form in attention_numbers.forms():
-      check("ring", check_ring, form, attention_numbers.RING, encoding)
+      check("ring", check_ring, form, attention_numbers.RING, kind)
   tokens = attention_numbers.RING_OF_TOKENS
-  check("ring", check_ring, "xla", tokens, "relative")
+  check("ring", check_ring, "xla", tokens, "keys and biases")
 
   room = softmax_numbers.ROOM
   for capacities, has_many in (((), False), (room, False), (room, True)):
