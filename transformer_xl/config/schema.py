@@ -168,7 +168,7 @@ def as_saved(config: ExperimentConfig) -> dict[str, Any]:
     for kind in kinds:
       for name in kind.groups():
         if kind.is_foreign(name) and (kind.kind, name) not in used:
-          del tree[section][name]
+          tree[section].pop(name, None)
   return tree
 
 
