@@ -78,6 +78,16 @@ def test_a_killed_run_keeps_nobody_out(tmp_path):
     pass
 
 
+def test_a_lock_that_is_gone_hides_no_other_error(tmp_path):
+  def fail():
+    with lock.locked(str(tmp_path)):
+      (tmp_path / ".lock").unlink()
+      raise ValueError("the first")
+
+  with pytest.raises(ValueError, match="the first"):
+    fail()
+
+
 def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch):
   """Not even the file of a run that was killed on another host."""
   (tmp_path / ".lock").write_text("1\nanother-host\n")

@@ -55,6 +55,20 @@ def test_each_record_is_a_line_in_order(tmp_path):
   assert lines(tmp_path) == records
 
 
+def test_a_file_that_is_gone_is_written_again(tmp_path, caplog):
+  lines = metrics_log.JsonLines(str(tmp_path), step=0)
+  lines.record({"step": 1})
+  (tmp_path / "metrics.jsonl").unlink()
+  lines.record({"step": 2})
+  (tmp_path / "metrics.jsonl").rename(tmp_path / "moved")
+  (tmp_path / "metrics.jsonl").write_text('{"step": 2}\n')
+  lines.record({"step": 3})
+  lines.close()
+  text = (tmp_path / "metrics.jsonl").read_text()
+  assert [json.loads(line)["step"] for line in text.splitlines()] == [2, 3]
+  assert sum("is gone" in message for message in caplog.messages) == 2
+
+
 def test_numbers_become_scalars_of_tensorboard(tmp_path):
   write(
     tmp_path, [record(2, mfu=None), {"step": 2, "split": "valid", "nll": 3}]

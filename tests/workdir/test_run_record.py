@@ -228,3 +228,26 @@ def test_the_commit_is_not_that_of_a_repository_around_the_package(
   git("add", ".venv")
   git("commit", "--quiet", "--message=ours")
   assert re.fullmatch(r"[0-9a-f]{40}", recorded())
+
+
+def test_a_record_that_is_gone_is_written_again(data_dir, tmp_path, caplog):
+  config = corpus.config(data_dir)
+  workdir = str(tmp_path)
+  source = {"workdir": "runs/first"}
+
+  def write(step):
+    run_record.write_again_if_gone(
+      config, workdir, step=step, initialised_from=source
+    )
+
+  run_record.record(config, workdir, initialised_from=source)
+  before = (tmp_path / "config.json").read_bytes()
+  write(4)
+  assert (tmp_path / "config.json").read_bytes() == before
+  (tmp_path / "config.json").unlink()
+  write(8)
+  assert "config.json is gone; it is written again." in caplog.text
+  record = json.loads((tmp_path / "config.json").read_text())
+  assert record["config"] == json.loads(before)["config"]
+  assert record["initialised_from"] == source
+  assert [session["step"] for session in record["sessions"]] == [8]

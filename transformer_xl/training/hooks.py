@@ -29,6 +29,7 @@ from transformer_xl.training import unigram_loss
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import goodput as goodput_lib
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import save_policy
 from transformer_xl.workdir import trained_model
@@ -231,11 +232,14 @@ class Saving:
   def __init__(
     self,
     config: schema.ExperimentConfig,
+    workdir: str,
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
     evaluation: Evaluation | None,
     goodput: goodput_lib.Goodput,
   ):
+    self._config = config
+    self._workdir = workdir
     self._num_steps = config.train.num_steps
     self._checkpoints = checkpoints
     self._stop = stop
@@ -267,6 +271,12 @@ class Saving:
     step = int(run.state.step)
     # Before, so that a bucket has the line with its checkpoint.
     self._goodput.record(step, is_last=step >= self._num_steps)
+    run_record.write_again_if_gone(
+      self._config,
+      self._workdir,
+      step=step,
+      initialised_from=run.metadata.initialised_from,
+    )
     self._checkpoints.save(run)
     self._policy.saved()
     logging.info("step %d  saving  %s", step, self._goodput)
@@ -297,7 +307,7 @@ def make(
     evaluation = Evaluation(config, checkpoints, stop)
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
-  on_run.append(Saving(config, checkpoints, stop, evaluation, goodput))
+  on_run.append(Saving(config, workdir, checkpoints, stop, evaluation, goodput))
   # The log line last, since it starts a new window.
   on_metrics: list[MetricsHook] = [
     TimeEstimate(config),

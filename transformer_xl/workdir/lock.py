@@ -79,7 +79,8 @@ def _file_lock(folder: str) -> Iterator[None]:
     yield
   finally:
     if lock.is_locked:  # Removed while it is held, so that nobody waits on it.
-      os.unlink(lock.lock_file)
+      with contextlib.suppress(FileNotFoundError):  # Somebody was first.
+        os.unlink(lock.lock_file)
       lock.release()
 
 

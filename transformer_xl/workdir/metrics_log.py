@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 from absl import logging
@@ -31,17 +31,37 @@ class JsonLines:
     Unless `is_evaluated`, the evaluation of `step` is dropped as well: a run
     that was killed while it made up for one writes that line again.
     """
-    path = os.path.join(storage.local(workdir), FILE)
-    _drop_after(path, step, is_evaluated=is_evaluated)
-    self._file = open(  # noqa: SIM115
-      path, "a", encoding="utf-8", opener=_without_links
-    )
-    self.close = self._file.close
+    self._path = os.path.join(storage.local(workdir), FILE)
+    _drop_after(self._path, step, is_evaluated=is_evaluated)
+    self._file = self._open()
 
   def record(self, record: tracker_lib.Record) -> None:
-    """Writes a line."""
+    """Writes a line; into a new file if somebody has removed the old one."""
+    if not self._is_there():
+      logging.warning(
+        "%s is gone; a new one has the lines from step %s on.",
+        self._path,
+        record.get("step"),
+      )
+      self._file.close()
+      self._file = self._open()
     self._file.write(to_json(record) + "\n")
     self._file.flush()
+
+  def close(self) -> None:
+    """Closes the file."""
+    self._file.close()
+
+  def _open(self) -> TextIO:
+    return open(self._path, "a", encoding="utf-8", opener=_without_links)
+
+  def _is_there(self) -> bool:
+    """Whether the path still leads to the file that is open."""
+    try:
+      found = os.stat(self._path)
+    except FileNotFoundError:
+      return False
+    return os.path.samestat(os.fstat(self._file.fileno()), found)
 
 
 class Writer:

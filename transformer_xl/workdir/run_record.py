@@ -58,6 +58,24 @@ def record(
   )
 
 
+def write_again_if_gone(
+  config: schema.ExperimentConfig,
+  workdir: str,
+  *,
+  step: int,
+  initialised_from: metrics_log.Json | None,
+) -> None:
+  """Writes `config.json` of a run that goes on, if somebody has removed it.
+
+  Without it nothing else in the workdir can be used. The times of earlier
+  sessions are lost.
+  """
+  path = os.path.join(storage.local(workdir), "config.json")
+  if jax.process_index() == 0 and not os.path.exists(path):
+    logging.warning("%s is gone; it is written again.", path)
+    record(config, workdir, step=step, initialised_from=initialised_from)
+
+
 def log_changes(config: schema.ExperimentConfig, workdir: str) -> None:
   """Logs how a configuration differs from that of the last run in a workdir."""
   path = os.path.join(storage.local(workdir), "config.json")
