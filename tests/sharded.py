@@ -159,7 +159,7 @@ def compare(data_dir, expected, mesh, **changes):
   before = start(config, device_mesh)
   state, memory, metrics = updates(config, device_mesh, *before)
   after = jax.device_get((state.params, metrics))
-  attention = state.params["layers"][config.model.layers[0]]
+  attention = state.params["layers"]["0"][config.model.layers[0]]
   return differences(expected, after) | {
     "all_given_away": all(x.is_deleted() for x in jax.tree.leaves(before)),
     "devices": len(attention["query"].sharding.device_set),
@@ -246,7 +246,7 @@ def adaptive_evaluation(data_dir, mesh):
       config, device_mesh, mem_len=12
     )
     (score,) = evaluator(params, rule)
-    query = evaluator._start(params).params["layers"]["attention"]["query"]
+    query = evaluator._start(params).params["layers"]["0"]["attention"]["query"]
   return {
     "nll": score.nll,
     "query": query.addressable_shards[0].data.shape,

@@ -5,9 +5,6 @@ Each function takes the Linen module that owns the parameter, which has a
 decides which random numbers a parameter is drawn from.
 """
 
-import re
-from collections.abc import Mapping
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -18,42 +15,6 @@ from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import norm
 from transformer_xl.model.kernels import dense
-
-
-def placed_name(name: str, place: int) -> str:
-  """The name of a submodule of one place in the pattern of layers.
-
-  The first place has plain names, so that a model whose layers are all alike
-  has no others.
-  """
-  return f"{name}_{place}" if place else name
-
-
-def split_name(name: str) -> tuple[str, int]:
-  """The plain name and the place of a submodule; undoes `placed_name`."""
-  match = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
-  assert match is not None
-  return match[1], int(match[2] or 0)
-
-
-def num_places(layers: Mapping[str, shapes.PyTree]) -> int:
-  """Places in the pattern of the stacked parameters of all layers."""
-  return 1 + max(split_name(name)[1] for name in layers)
-
-
-def of_place(
-  layers: Mapping[str, shapes.PyTree], place: int
-) -> dict[str, shapes.PyTree]:
-  """The parameters of one place, with plain names, from those of all layers.
-
-  Both are stacked, with the turns of the pattern in front.
-  """
-  result = {}
-  for name, tree in layers.items():
-    plain, own_place = split_name(name)
-    if own_place == place:
-      result[plain] = tree
-  return result
 
 
 def in_compute_type(

@@ -172,11 +172,11 @@ class Reader:
     # Not compiled, which would copy what is not cast.
     outside = parameters.in_compute_type(outside, self.config)
     biases = self._bound(outside).biases
-    num_places = parameters.num_places(params["layers"])
+    num_places = len(params["layers"])
     layers = []
     for index, layer in enumerate(table.all_layers(self.config)):
       turn, place = divmod(index, num_places)
-      stacked = parameters.of_place(params["layers"], place)
+      stacked = params["layers"][str(place)]
       layers.append(
         _freeze_layer(stacked, turn, biases, reader=self, layer=layer)
       )
@@ -310,16 +310,14 @@ class Reader:
       settings = dataclasses.replace(
         self._settings, mem_len=layer.mem_len(self.mem_len)
       )
-      blocks = block.Blocks(
-        self.config, settings, layers=(layer,), streams=True
-      )
-      result: shapes.PyTree = blocks.apply(
+      read_layer = block.Layer(self.config, settings, layer, streams=True)
+      result: shapes.PyTree = read_layer.apply(
         {"params": frozen.layers[index]},
         outputs[-1],
-        (layer_state,),
+        layer_state,
         layer_shared,
       )
-      hidden, (kept,) = result
+      hidden, kept = result
       outputs.append(hidden)
       states.append(kept.state)
 
