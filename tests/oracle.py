@@ -14,36 +14,35 @@ are made of them anew for each segment. A recurrent layer has a state of its
 own (`oracle_recurrent.py`). Tokens are [B, T].
 
 `config` is a `ModelConfig`, or anything with its attributes. `params` is the
-package's tree, as arrays of any kind. Layers are stacked in front, N. With a
-pattern of several layers the later places have names of their own, such as
-`attention_1` and `feed_forward_1`:
+package's tree, as arrays of any kind. Layers are at their place in the pattern,
+such as `layers/0`, stacked in front, N:
 
     embedding/table_{b}, projection_{b}            [V_b, E_b], [E_b, D]
-    layers/attention/query, key, value             [N, D, H*Dh], no bias
-    layers/attention/position                      [N, D, H*Dh]: "relative"
-    layers/attention/output                        [N, H*Dh, D], no bias
-    layers/attention/distances                     [N, R, H*Dh]: only "shaw"
-    layers/positions           [N, R, D]: only "absolute_per_layer"
-    layers/attention/content_bias, position_bias   [N, H, Dh]: u, v if untied;
+    layers/*/attention/query, key, value           [N, D, H*Dh], no bias
+    layers/*/attention/position                    [N, D, H*Dh]: "relative"
+    layers/*/attention/output                      [N, H*Dh, D], no bias
+    layers/*/attention/distances                   [N, R, H*Dh]: only "shaw"
+    layers/*/positions         [N, R, D]: only "absolute_per_layer"
+    layers/*/attention/content_bias, position_bias  [N, H, Dh]: u, v if untied;
     content_bias, position_bias                    [H, Dh] if shared
-    layers/feed_forward/in_kernel, in_bias         [N, D, F], [N, F]
-    layers/feed_forward/out_kernel, out_bias       [N, F, D], [N, D]
-    layers/*_norm/scale, bias                      [N, D]
-    layers/compressive/compression/kernel, bias    [N, c D, D], [N, D]
-    layers/lstm/cell/i{gate}/kernel                [N, D, D], gates i, f, g, o
-    layers/lstm/cell/h{gate}/kernel, bias          [N, D, D], [N, D]
-    layers/block_recurrent/...  as for attention, and
+    layers/*/feed_forward/in_kernel, in_bias       [N, D, F], [N, F]
+    layers/*/feed_forward/out_kernel, out_bias     [N, F, D], [N, D]
+    layers/*/*_norm/scale, bias                    [N, D]
+    layers/*/compressive/compression/kernel, bias  [N, c D, D], [N, D]
+    layers/*/lstm/cell/i{gate}/kernel              [N, D, D], gates i, f, g, o
+    layers/*/lstm/cell/h{gate}/kernel, bias        [N, D, D], [N, D]
+    layers/*/block_recurrent/...  as for attention, and
       {read,mix,write}_{query,key,value,output}    as those of attention
       vectors, write_bias, gate_bias               [N, S, D], [N, D], [N, D]
       vector_norm/scale, bias                      [N, D]
-    layers/memorizing/...      as for attention, and gate_bias [N, H]
-    layers/qrnn/kernel, bias                       [N, 2D, 3D], [N, 3D]: z, f, o
-    layers/delta/query, key                        [N, D, H*Dk]
-    layers/delta/value, gate                       [N, D, H*Dv]
-    layers/delta/convolution   [N, c, H*(2 Dk + Dv)]: the token's own tap first
-    layers/delta/step, write                       [N, D, H]
-    layers/delta/step_bias, rate_bias              [N, H]
-    layers/delta/value_scale, output               [N, Dv], [N, H*Dv, D]
+    layers/*/memorizing/...    as for attention, and gate_bias [N, H]
+    layers/*/qrnn/kernel, bias                     [N, 2D, 3D], [N, 3D]: z, f, o
+    layers/*/delta/query, key                      [N, D, H*Dk]
+    layers/*/delta/value, gate                     [N, D, H*Dv]
+    layers/*/delta/convolution  [N, c, H*(2 Dk + Dv)]: the token's own tap first
+    layers/*/delta/step, write                     [N, D, H]
+    layers/*/delta/step_bias, rate_bias            [N, H]
+    layers/*/delta/value_scale, output             [N, Dv], [N, H*Dv, D]
     softmax/bias                                   [V], in order of the ids
     softmax/cluster_kernel, cluster_bias           [C, E], [C]: cluster 1 first
     softmax/kernel_{b}, projection_{b}             where they are not tied
@@ -181,17 +180,9 @@ def _read(reader: Reader, tokens, lane: Lane, begin: int):
 
 
 def _layer_params(reader: Reader, index: int) -> dict:
-  """One layer's parameters, without the number of its place in the names."""
+  """One layer's parameters, from those of its place."""
   turn, place = divmod(index, len(reader.config.layers))
-  ending = f"_{place}" if place else ""
-  result = {}
-  for name, tree in reader.params["layers"].items():
-    numbered = name.rpartition("_")[2].isdigit()
-    if place and name.endswith(ending):
-      result[name.removesuffix(ending)] = _take(tree, turn)
-    elif not place and not numbered:
-      result[name] = _take(tree, turn)
-  return result
+  return _take(reader.params["layers"][str(place)], turn)
 
 
 def _remembered(reader: Reader, layer: Layer, own: dict, past) -> np.ndarray:

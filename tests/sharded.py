@@ -159,7 +159,7 @@ def compare(data_dir, expected, mesh, **changes):
   before = start(config, device_mesh)
   state, memory, metrics = updates(config, device_mesh, *before)
   after = jax.device_get((state.params, metrics))
-  attention = state.params["layers"][config.model.layers[0]]
+  attention = state.params["layers"]["0"][config.model.layers[0]]
   return differences(expected, after) | {
     "all_given_away": all(x.is_deleted() for x in jax.tree.leaves(before)),
     "devices": len(attention["query"].sharding.device_set),
@@ -212,13 +212,12 @@ def move(data_dir, folder):
   }
 
 
-def evaluations(data_dir, mesh):
+def evaluations(data_dir, mesh, **changes):
   """A split's loss by either memory, and how keys and values are split."""
   result = {}
   for memory in ("hidden", "key_value"):
-    config = make_config(
-      data_dir, mesh, **{"eval.memory": memory, "eval.batch_size": 16}
-    )
+    settings = {"eval.memory": memory, "eval.batch_size": 16, **changes}
+    config = make_config(data_dir, mesh, **settings)
     device_mesh = mesh_lib.make_mesh(config.mesh)
     params = start(config, device_mesh)[0].params
     with jax.set_mesh(device_mesh):
@@ -246,7 +245,7 @@ def adaptive_evaluation(data_dir, mesh):
       config, device_mesh, mem_len=12
     )
     (score,) = evaluator(params, rule)
-    query = evaluator._start(params).params["layers"]["attention"]["query"]
+    query = evaluator._start(params).params["layers"]["0"]["attention"]["query"]
   return {
     "nll": score.nll,
     "query": query.addressable_shards[0].data.shape,
@@ -300,6 +299,10 @@ def others(data_dir, folder, expected):
   result["evaluations"] = {
     name: evaluations(data_dir, mesh)
     for name, mesh in {**MESHES, "mixed": MIXED}.items()
+  }
+  result["mixers_evaluations"] = {
+    "data": evaluations(data_dir, MESHES["data"], **MIXERS),
+    "mixed": evaluations(data_dir, MIXED, **MIXERS),
   }
   result["moved"] = differences(first, expected)["parameters"]
   result["initial"] = {

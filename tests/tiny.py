@@ -13,7 +13,6 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.experiments import base
 from transformer_xl.model import network
-from transformer_xl.model import parameters
 
 LANES, SEGMENT, MEMORY = 2, 3, 4
 MODEL = {
@@ -75,11 +74,10 @@ def _abstract_params(config: schema.ModelConfig) -> dict:
 def in_places(params: dict, count: int) -> dict:
   """Parameters of equal layers as those of a pattern of `count` such layers."""
   layers = {
-    parameters.placed_name(name, place): jax.tree.map(
-      lambda leaf, place=place: leaf[place::count], tree
+    str(place): jax.tree.map(
+      lambda leaf, place=place: leaf[place::count], params["layers"]["0"]
     )
     for place in range(count)
-    for name, tree in params["layers"].items()
   }
   return params | {"layers": layers}
 

@@ -63,7 +63,7 @@ def train(config, mesh):
     "losses": metrics.sums.nll,
     "num_tokens": metrics.sums.num_tokens,
     "memory": memory.layers[0].hiddens,
-    "query": state.params["layers"]["attention"]["query"],
+    "query": state.params["layers"]["0"]["attention"]["query"],
   }
   return result | {"lanes_read": segments.inputs.shape[1]}
 

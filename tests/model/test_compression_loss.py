@@ -70,7 +70,7 @@ def test_only_the_convolution_learns(segment_len, mem_len, trains_memory):
     state,
     jnp.asarray(tokens),
   )
-  own = found["layers"]["compressive"].pop("compression")
+  own = found["layers"]["0"]["compressive"].pop("compression")
   assert all(jnp.any(own[name] != 0) for name in OWN)
   assert not any(jnp.any(leaf != 0) for leaf in jax.tree.leaves(found))
 
@@ -160,7 +160,7 @@ def equations(params, before, after, kernel, bias, *, pre_norm, rate):
   `before` and `after` are the inputs of the layers [N, B, M, D] that memory
   holds before and after the segment. See docs/specification.md, section 7.
   """
-  layers = params["layers"]
+  layers = params["layers"]["0"]
 
   def normal(layer, row):
     if not pre_norm:
@@ -211,9 +211,11 @@ def equations(params, before, after, kernel, bias, *, pre_norm, rate):
 def test_the_loss_and_its_gradient_are_the_equations(pre_norm, rate):
   params, losses, gradient, inputs = of_fourth_segment(pre_norm, rate)
   params = jax.tree.map(np.float64, params)
-  own = [params["layers"]["compressive"]["compression"][name] for name in OWN]
+  own = [
+    params["layers"]["0"]["compressive"]["compression"][name] for name in OWN
+  ]
   slopes = [
-    np.float64(gradient["layers"]["compressive"]["compression"][name])
+    np.float64(gradient["layers"]["0"]["compressive"]["compression"][name])
     for name in OWN
   ]
   compute = functools.partial(

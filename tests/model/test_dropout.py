@@ -203,7 +203,7 @@ def test_projection_dropout_has_a_mask_for_each_projection(encoding, locked):
   )
   (masks,) = _masks(config, keys=(0,))
   (rows,) = masks.values()
-  assert set(masks) == {"layers/attention/projection_dropout"}
+  assert set(masks) == {"layers/0/attention/projection_dropout"}
   width, context = (
     config.num_heads * config.head_dim,
     tiny.MEMORY + tiny.SEGMENT,
@@ -301,13 +301,13 @@ def test_weight_dropout_drops_single_weights_of_the_layers_matrices():
   config = tiny.model_config(weight_dropout_rate=0.5)
   (masks,) = _masks(config, keys=(0,))
   names = ("query", "key", "value", "position", "output")
-  expected = {f"layers/attention/{name}_dropout" for name in names}
+  expected = {f"layers/0/attention/{name}_dropout" for name in names}
   names = ("in_kernel", "out_kernel")
-  expected |= {f"layers/feed_forward/{name}_dropout" for name in names}
+  expected |= {f"layers/0/feed_forward/{name}_dropout" for name in names}
   assert set(masks) == expected
-  kernels = tiny.params(config)["layers"]
+  kernels = tiny.params(config)["layers"]["0"]
   for place, (one, other) in masks.items():
-    _, module, name = place.removesuffix("_dropout").split("/")
+    _, _, module, name = place.removesuffix("_dropout").split("/")
     assert one.shape == kernels[module][name].shape[1:]
     assert (one != other).any()  # Two layers differ.
     np.testing.assert_allclose(np.unique(one), [0, 2])

@@ -60,7 +60,7 @@ def test_memory_is_read_and_not_changed(encoding):
 
 def test_only_relative_attention_has_what_its_terms_need():
   names = {
-    encoding: set(tiny.params(small(encoding))["layers"]["attention"])
+    encoding: set(tiny.params(small(encoding))["layers"]["0"]["attention"])
     for encoding in ("relative", *OTHERS)
   }
   plain = {"query", "key", "value", "output"}
@@ -70,7 +70,7 @@ def test_only_relative_attention_has_what_its_terms_need():
     assert names[encoding] == plain
   for encoding in OTHERS:
     assert "content_bias" not in tiny.params(small(encoding))
-  assert "positions" in tiny.params(small("absolute_per_layer"))["layers"]
+  assert "positions" in tiny.params(small("absolute_per_layer"))["layers"]["0"]
 
 
 @pytest.mark.some(1)
@@ -111,17 +111,17 @@ def test_gradient_of_the_table_is_that_of_the_oracle(encoding):
 
 
 def table(params):
-  layers = params["layers"]
+  layers = params["layers"]["0"]
   return layers.get("positions", layers["attention"].get("distances"))
 
 
 def with_table(params, rows):
-  layers = dict(params["layers"])
+  layers = dict(params["layers"]["0"])
   if "positions" in layers:
     layers["positions"] = rows
   else:
     layers["attention"] = layers["attention"] | {"distances": rows}
-  return params | {"layers": layers}
+  return params | {"layers": {"0": layers}}
 
 
 def test_distances_beyond_the_table_share_its_last_row():
@@ -130,7 +130,7 @@ def test_distances_beyond_the_table_share_its_last_row():
   inputs, _, memory = tiny.inputs(config)
   gradient = jax.grad(
     lambda params: tiny.apply(config, params, inputs, memory)[0].sum()
-  )(params)["layers"]["attention"]["distances"]
+  )(params)["layers"]["0"]["attention"]["distances"]
   assert gradient.shape[1] == 3
   assert jnp.all(jnp.any(gradient != 0, axis=(0, 2)))
 

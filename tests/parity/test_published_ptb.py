@@ -69,19 +69,20 @@ def from_published(named):
 
   joined = np.split(matrices("dec_attn.qkv_net.0.weight"), 3, axis=2)
   attention = dict(zip(("query", "key", "value"), joined, strict=True))
+  layers = {
+    "attention": {**attention, "output": matrices("dec_attn.o_net.weight")},
+    "mixer_norm": norm("dec_attn"),
+    "feed_forward": {
+      "in_kernel": matrices("pos_ff.CoreNet.0.weight"),
+      "in_bias": rows("pos_ff.CoreNet.0.bias"),
+      "out_kernel": matrices("pos_ff.CoreNet.3.weight"),
+      "out_bias": rows("pos_ff.CoreNet.3.bias"),
+    },
+    "feed_forward_norm": norm("pos_ff"),
+  }
   return {
     "embedding": {"table_0": named["word_emb.weight"]},
-    "layers": {
-      "attention": {**attention, "output": matrices("dec_attn.o_net.weight")},
-      "mixer_norm": norm("dec_attn"),
-      "feed_forward": {
-        "in_kernel": matrices("pos_ff.CoreNet.0.weight"),
-        "in_bias": rows("pos_ff.CoreNet.0.bias"),
-        "out_kernel": matrices("pos_ff.CoreNet.3.weight"),
-        "out_bias": rows("pos_ff.CoreNet.3.bias"),
-      },
-      "feed_forward_norm": norm("pos_ff"),
-    },
+    "layers": {"0": layers},
     "softmax": {"bias": named["out_layer.bias"]},
   }
 

@@ -50,7 +50,7 @@ def test_a_run_in_parts_is_the_run_in_one(
     (layers,) = run.memory.layers
     assert np.all(np.abs(layers.slots).max(axis=(2, 3)) > 0)
   before, after = (
-    run.state.params["layers"]["compressive"]["compression"]["kernel"]
+    run.state.params["layers"]["0"]["compressive"]["compression"]["kernel"]
     for run in (middle, end)
   )
   assert np.abs(after - before).max() > 1e-3

@@ -283,7 +283,7 @@ def test_a_loss_of_mixers_is_a_mean_over_tokens():
   (after, _), _ = update(state, memory, last, 0)
   gradient = jax.jit(jax.grad(loss))(state.params)
   before, moved, slope = (
-    tree["layers"]["compressive"]["compression"]
+    tree["layers"]["0"]["compressive"]["compression"]
     for tree in (state.params, after.params, gradient)
   )
   expected = jax.tree.map(lambda p, g: p - 0.1 * g, before, slope)

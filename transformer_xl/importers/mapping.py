@@ -21,6 +21,8 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import network
 
+# Published models have one kind of layer, so their pattern has one place.
+LAYERS = "layers/0"
 QKV = ("attention/query", "attention/key", "attention/value")
 NUM_NAMED = 4  # Tensor names that an error lists at most.
 
@@ -53,7 +55,7 @@ class Tensor(NamedTuple):
   """One tensor of the other format: our parameters, concatenated."""
 
   name: str
-  parameters: tuple[str, ...]  # Paths, such as "layers/attention/query".
+  parameters: tuple[str, ...]  # Paths, such as "layers/0/attention/query".
   at: int | slice | EllipsisType = ...  # A layer or some rows of each.
   axis: int = 0  # Axis of the concatenation, in the file.
   transpose: bool = False

@@ -96,7 +96,7 @@ def layout(
       f"{prefix}layers.{layer}.dec_attn.{theirs}"
       for layer in range(config.num_layers)
     ]
-    of_layer = f"layers/attention/{ours}"
+    of_layer = f"{mapping.LAYERS}/attention/{ours}"
     if of_layer in params:
       for layer, name in enumerate(own):
         yield mapping.Tensor(name, (of_layer,), layer)
@@ -105,7 +105,7 @@ def layout(
       yield mapping.Tensor(name, (ours,), aliases=tuple(own))
   for layer in range(config.num_layers):
     for theirs, names in LAYER.items():
-      paths = [f"layers/{name}" for name in names]
+      paths = [f"{mapping.LAYERS}/{name}" for name in names]
       present = tuple(path for path in paths if path in params)
       if present:
         yield mapping.Tensor(

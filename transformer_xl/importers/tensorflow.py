@@ -73,12 +73,12 @@ def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
   ) -> mapping.Tensor:
     return mapping.Tensor(f"{SCOPE}/{theirs}", (ours,), at)
 
-  folder = "layers/attention/" if config.untie_biases else ""
+  folder = f"{mapping.LAYERS}/attention/" if config.untie_biases else ""
   yield tensor("r_w_bias", f"{folder}content_bias")
   yield tensor("r_r_bias", f"{folder}position_bias")
   for layer in range(config.num_layers):
     for theirs, names in LAYER.items():
-      parameters = tuple(f"layers/{name}" for name in names)
+      parameters = tuple(f"{mapping.LAYERS}/{name}" for name in names)
       name = f"{SCOPE}/layer_{layer}/{theirs}"
       yield mapping.Tensor(name, parameters, layer, axis=-1)
   clusters = adaptive_embedding.clusters(config)

@@ -1,10 +1,9 @@
 """A layer: norm, mixer, residual, feed-forward. The only place with the wiring.
 
 `Blocks` reads a segment with one turn of the pattern of layers, which has a
-single layer unless `config.model.layers` names several.
+single layer unless `config.model.layers` names several. The parameters of each
+place of the pattern are under its number: `layers/0/attention/query`.
 """
-
-import functools
 
 import flax.linen as nn
 import jax
@@ -14,7 +13,6 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import feed_forward as feed_forward_lib
 from transformer_xl.model import norm
-from transformer_xl.model import parameters
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
@@ -28,6 +26,65 @@ REMAT_POLICIES = {
 }
 
 
+class Layer(nn.Module):
+  """One layer.
+
+  Attributes:
+    config: of the model.
+    settings: how it reads.
+    place: of the pattern.
+    streams: use the streaming form of the mixer, if it has one.
+  """
+
+  config: schema.ModelConfig
+  settings: mixer_lib.Settings
+  place: table.Layer
+  streams: bool = False
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: mixer_lib.LayerState,
+    shared: mixer_lib.Shared,
+  ) -> tuple[shapes.Hidden, mixer_lib.Kept]:
+    """Reads a segment.
+
+    Args:
+      hidden: output of the layer below.
+      state: what the layer remembers.
+      shared: what all layers share.
+
+    Returns:
+      The output, and what the mixer keeps.
+    """
+    config = self.config
+    hidden = mesh_lib.shard_lanes(hidden)
+    kind = self.place.mixer
+    if self.streams and kind.streaming is not None:
+      kind = kind.streaming.form
+    mix = kind(config, self.settings, name=self.place.name)
+    mixer_norm = norm.Norm(config, name="mixer_norm")
+    feed_forward = feed_forward_lib.FeedForward(config, name="feed_forward")
+    feed_forward_norm = norm.Norm(config, name="feed_forward_norm")
+    positions = encodings.of(config).layer_positions(
+      self, "positions", shared.first_position, hidden.shape[1]
+    )
+    if positions is not None:
+      hidden = hidden + positions[None]
+
+    lanes = shared.dropout_lanes
+    if config.pre_norm:
+      mixed, kept = mix(hidden, state, shared, mixer_norm)
+      inner = hidden + mixed
+      hidden = inner + feed_forward(feed_forward_norm(inner), lanes)
+    else:
+      mixed, kept = mix(hidden, state, shared, mixer_lib.identity)
+      inner = mixer_norm(hidden + mixed)
+      hidden = feed_forward_norm(inner + feed_forward(inner, lanes))
+    return hidden, kept
+
+
 class Blocks(nn.Module):
   """The layers of one turn of the pattern; the body of the scan over turns.
 
@@ -35,13 +92,11 @@ class Blocks(nn.Module):
     config: of the model.
     settings: how it reads.
     layers: the places of the pattern, lowest first.
-    streams: use the streaming forms of the mixers that have one.
   """
 
   config: schema.ModelConfig
   settings: mixer_lib.Settings
   layers: tuple[table.Layer, ...]
-  streams: bool = False
 
   @nn.compact
   def __call__(
@@ -60,41 +115,19 @@ class Blocks(nn.Module):
     Returns:
       The output, and what each layer's mixer keeps.
     """
-    config = self.config
     if not self.settings.trains_memory:  # A constant, whoever computed it.
       states = jax.lax.stop_gradient(states)
     kept_by_layer = []
-    for place, layer in enumerate(self.layers):
-      hidden = mesh_lib.shard_lanes(hidden)
-      kind = layer.mixer
-      if self.streams and kind.streaming is not None:
-        kind = kind.streaming.form
-      mix = kind(
-        config,
-        self.settings,
-        name=parameters.placed_name(layer.name, place),
-      )
-      named = functools.partial(parameters.placed_name, place=place)
-      mixer_norm = norm.Norm(config, name=named("mixer_norm"))
-      feed_forward = feed_forward_lib.FeedForward(
-        config, name=named("feed_forward")
-      )
-      feed_forward_norm = norm.Norm(config, name=named("feed_forward_norm"))
-      positions = encodings.of(config).layer_positions(
-        self, named("positions"), shared.first_position, hidden.shape[1]
-      )
-      if positions is not None:
-        hidden = hidden + positions[None]
-
-      lanes = shared.dropout_lanes
-      if config.pre_norm:
-        mixed, kept = mix(hidden, states[place], shared, mixer_norm)
-        inner = hidden + mixed
-        hidden = inner + feed_forward(feed_forward_norm(inner), lanes)
-      else:
-        mixed, kept = mix(hidden, states[place], shared, mixer_lib.identity)
-        inner = mixer_norm(hidden + mixed)
-        hidden = feed_forward_norm(inner + feed_forward(inner, lanes))
+    for index, place in enumerate(self.layers):
+      layer = Layer(self.config, self.settings, place, name=str(index))
+      if index == 0:
+        # Random keys follow from the names of all modules around them. They
+        # leave out the first place's, so that a model whose layers are all
+        # alike draws its numbers as if there were no places.
+        assert self.scope is not None
+        assert layer.scope is not None
+        layer.scope.rngs = self.scope.rngs
+      hidden, kept = layer(hidden, states[index], shared)
       kept_by_layer.append(kept)
     return hidden, tuple(kept_by_layer)
 

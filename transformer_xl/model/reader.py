@@ -172,14 +172,39 @@ class Reader:
     # Not compiled, which would copy what is not cast.
     outside = parameters.in_compute_type(outside, self.config)
     biases = self._bound(outside).biases
-    num_places = parameters.num_places(params["layers"])
+    num_places = len(params["layers"])
     layers = []
     for index, layer in enumerate(table.all_layers(self.config)):
       turn, place = divmod(index, num_places)
-      stacked = parameters.of_place(params["layers"], place)
+      stacked = params["layers"][str(place)]
       layers.append(
         _freeze_layer(stacked, turn, biases, reader=self, layer=layer)
       )
+    return Frozen(outside, tuple(layers))
+
+  def shardings(
+    self, mesh: jax.sharding.Mesh, frozen: Frozen | shapes.PyTree
+  ) -> Frozen | shapes.PyTree:
+    """The shardings of what `freeze` returns.
+
+    They are those of training. But arrays of a streaming form stay whole, since
+    every step would gather them.
+    """
+    splits = network.splits(self.config)
+    if not self.streams:
+      return mesh_lib.parameters(mesh, frozen, splits)
+    num_places = len(table.pattern(self.config))
+    layers = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      of_layer = network.layer_splits(self.config, index % num_places)
+      if layer.mixer.streaming is not None:
+        of_layer = {
+          path: split
+          for path, split in of_layer.items()
+          if path[0] != layer.name
+        }
+      layers.append(mesh_lib.parameters(mesh, frozen.layers[index], of_layer))
+    outside = mesh_lib.parameters(mesh, frozen.outside, splits)
     return Frozen(outside, tuple(layers))
 
   def start(
@@ -310,16 +335,14 @@ class Reader:
       settings = dataclasses.replace(
         self._settings, mem_len=layer.mem_len(self.mem_len)
       )
-      blocks = block.Blocks(
-        self.config, settings, layers=(layer,), streams=True
-      )
-      result: shapes.PyTree = blocks.apply(
+      read_layer = block.Layer(self.config, settings, layer, streams=True)
+      result: shapes.PyTree = read_layer.apply(
         {"params": frozen.layers[index]},
         outputs[-1],
-        (layer_state,),
+        layer_state,
         layer_shared,
       )
-      hidden, (kept,) = result
+      hidden, kept = result
       outputs.append(hidden)
       states.append(kept.state)
 

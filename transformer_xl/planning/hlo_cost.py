@@ -54,17 +54,17 @@ _GROUPS = re.compile(r"(?:feature|batch)_group_count=(\d+)")
 _WIDTHS = {"pred": 1, "s8": 1, "u8": 1} | {"f64": 8, "s64": 8, "u64": 8}
 _WIDTHS |= {"bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 _OPERATION = re.compile(r'op_name="([^"]*)"')
-# Parts of a model by what occurs in JAX's name of an operation; the first
-# that does. Places of a pattern are numbered from the second on, as in
-# attention_1. What is outside the layers and has no other part is the softmax.
-_MIXERS = [(name, rf"\b{name}(_\d+)?/") for name in registry.mixers]
+# The module of a layer that an operation belongs to, by JAX's name of the
+# operation. Readers of fixed parameters call layers one by one.
+_IN_LAYER = re.compile(r"\b(?:layers/\d+|Layer)/(\w+)/")
+# Other parts of a model by what occurs in the name; the first that does. What
+# is outside the layers and has no other part is the softmax.
 _PARTS = (
   ("optimizer", "/optimizer/"),
-  *_MIXERS,
   ("saved for the backward pass", r"/jit\(dynamic_update_index_in_dim\)/"),
   ("read of one layer from all", r"/jit\(dynamic_index_in_dim\)/"),
-  ("norms", r"_norm(_\d+)?/"),
-  ("feed-forward", r"/feed_forward(_\d+)?/"),
+  ("norms", "_norm/"),
+  ("feed-forward", "/feed_forward/"),
   ("embedding", "/embedding/"),
   ("softmax", "/head/"),
   ("softmax", "/tail_"),
@@ -254,8 +254,11 @@ def _part(text: str) -> tuple[str, str]:
   """The part of the model that an instruction belongs to, and its pass."""
   match = _OPERATION.search(text)
   name = match[1] if match else ""
-  parts = (part for part, mark in _PARTS if re.search(mark, name))
   direction = "backward" if "transpose(" in name else "forward"
+  module = _IN_LAYER.search(name)
+  if module and module[1] in registry.mixers:
+    return module[1], direction
+  parts = (part for part, mark in _PARTS if re.search(mark, name))
   return next(parts, "other"), direction
 
 

@@ -1,8 +1,8 @@
 """Factors on the learning rate of parameters whose names match patterns.
 
-A parameter has the name of its path, such as `softmax/bias`. The layers are
-stacked in one array, and each has a name of its own: `layers/0/attention/query`
-is the first layer's. A factor of 0 freezes.
+A parameter has the name of its path, such as `softmax/bias`. The layers of a
+place of the pattern are stacked in one array, and each has a name of its own:
+`layers/0/attention/query` is the first layer's. A factor of 0 freezes.
 """
 
 import difflib
@@ -15,7 +15,6 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import parameters
 
 
 def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
@@ -54,21 +53,16 @@ def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
 def names(params: shapes.PyTree) -> shapes.PyTree:
   """The names of each parameter, as NumPy arrays that broadcast to it.
 
-  An array of all layers has a name for each of them.
+  An array of several layers has a name for each of them.
   """
-  num_places = 1
-  if "layers" in params:
-    num_places = parameters.num_places(params["layers"])
+  num_places = len(params.get("layers", ()))
 
   def names_of(path: jax.tree_util.KeyPath, leaf: jax.Array) -> np.ndarray:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
-    first, _, rest = name.partition("/")
-    if first != "layers":
+    if path[0].key != "layers":
       return np.array(name)
-    in_layer, _, rest = rest.partition("/")
-    plain, place = parameters.split_name(in_layer)
-    rest = f"{plain}/{rest}" if rest else plain
-    layers = [turn * num_places + place for turn in range(leaf.shape[0])]
+    first, place, rest = name.split("/", maxsplit=2)
+    layers = [turn * num_places + int(place) for turn in range(leaf.shape[0])]
     found = np.array([f"{first}/{layer}/{rest}" for layer in layers])
     return found.reshape(-1, *[1] * (leaf.ndim - 1))
 

@@ -213,20 +213,6 @@ class Mixer(nn.Module):
   keys_are_tokens: ClassVar[bool] = True
   streaming: ClassVar[type[Streaming] | None] = None
 
-  def matrix(
-    self,
-    name: str,
-    shape: tuple[int, ...],
-    *,
-    dropout_lanes: shapes.Lanes | None = None,
-  ) -> jax.Array:
-    """A matrix from N(0, init_std), in `config.dtype`; see `parameters`."""
-    return parameters.matrix(self, name, shape, dropout_lanes=dropout_lanes)
-
-  def vector(self, name: str, size: int) -> jax.Array:
-    """A bias [size] that starts from zeros, in `config.dtype`."""
-    return parameters.vector(self, name, size)
-
   @staticmethod
   def check(config: schema.ModelConfig) -> None:
     """Raises a UserError for a model that the mixer cannot serve."""
@@ -297,6 +283,33 @@ class Mixer(nn.Module):
     again before every segment.
     """
     raise NotImplementedError
+
+  # Not wrapped by Flax, so that operations have no longer names.
+  @nn.nowrap
+  def matrix(
+    self,
+    name: str,
+    shape: tuple[int, ...],
+    *,
+    split: str = "whole",
+    dropout_lanes: shapes.Lanes | None = None,
+  ) -> jax.Array:
+    """A parameter drawn from N(0, init_std), in the compute type.
+
+    Args:
+      name: of the parameter.
+      shape: [inputs, outputs].
+      split: how a mesh splits it, a word of `mesh.SPLITS`.
+      dropout_lanes: those of `Shared` if weight dropout may drop its numbers.
+    """
+    return parameters.matrix(
+      self, name, shape, split=split, dropout_lanes=dropout_lanes
+    )
+
+  @nn.nowrap
+  def vector(self, name: str, size: int, *, split: str = "whole") -> jax.Array:
+    """A parameter [size] of zeros, such as a bias, in the compute type."""
+    return parameters.vector(self, name, size, split=split)
 
 
 def identity(rows: jax.Array) -> jax.Array:

@@ -7,7 +7,6 @@ import optax.contrib
 from transformer_xl import shapes
 from transformer_xl.config import registry
 from transformer_xl.config import schema
-from transformer_xl.model import parameters
 from transformer_xl.training.optimizers import optimizer
 
 # With this root mean square of an update, Muon takes Adam's learning rates (Liu
@@ -43,8 +42,7 @@ def _muon(
   """
 
   def is_matrix(path: jax.tree_util.KeyPath, leaf: jax.Array) -> bool:
-    name, _ = parameters.split_name(path[-1].key)
-    if name.endswith(_NO_MATRICES):
+    if path[-1].key.endswith(_NO_MATRICES):
       return False
     return path[0].key == "layers" and leaf.ndim == 3
 
