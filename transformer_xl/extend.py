@@ -30,6 +30,7 @@ from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.data_prep.synthetic import task as task_lib
 from transformer_xl.model import dropout
+from transformer_xl.model import layers
 from transformer_xl.model import parameters
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import encoding as encoding_lib
@@ -63,6 +64,10 @@ Projections = parameters.Projections
 project_output = parameters.project_output
 dropout_of_states = dropout.of_states
 product = dense.times
+# Layers without a vocabulary.
+Layers = layers.Layers
+empty_state = layers.empty_state
+init_params = layers.init_params
 # Encodings.
 encoding = registry.encodings.register
 Encoding = encoding_lib.Encoding

@@ -42,6 +42,11 @@ class Boxed(flax.struct.PyTreeNode, nn.meta.AxisMetadata[jax.Array]):
     """Another array in the box."""
     return self.replace(value=val)
 
+  @classmethod
+  def from_nnx_metadata(cls, metadata: dict[str, Any]) -> "Boxed":
+    """The box of a variable of Flax NNX (`nnx.bridge`)."""
+    return cls(metadata["value"], metadata["split"])
+
   def add_axis(self, index: int, params: dict[Any, Any]) -> "Boxed":
     """Layers were stacked in front."""
     del index, params

@@ -27,6 +27,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import block
+from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import network
 from transformer_xl.model import parameters
 from transformer_xl.model import ring
@@ -171,7 +172,7 @@ class Reader:
     outside = {name: tree for name, tree in params.items() if name != "layers"}
     # Not compiled, which would copy what is not cast.
     outside = parameters.in_compute_type(outside, self.config)
-    biases = self._bound(outside).biases
+    biases = self._bound(outside).body.biases
     num_places = len(params["layers"])
     layers = []
     for index, layer in enumerate(table.all_layers(self.config)):
@@ -277,7 +278,7 @@ class Reader:
     if not self.streams:
       return self._bound(frozen)(tokens, state, resets)
     outputs, state = self.read_layers(frozen, state, tokens, resets, count)
-    return self._bound(frozen.outside).finish(outputs[-1]), state
+    return self._bound(frozen.outside).body.finish(outputs[-1]), state
 
   def read_layers(
     self,
@@ -301,15 +302,15 @@ class Reader:
         it, there are no resets.
     """
     model = self._bound(frozen.outside)
-    shared = network.share(state.length, resets, tokens.shape)
+    shared = layers_lib.share(state.length, resets, tokens.shape)
     shared = shared._replace(
-      distances=network.encode_distances(
+      distances=layers_lib.encode_distances(
         self.config,
         state.layers,
         segment_len=tokens.shape[1],
         clamp_len=self.clamp_len,
       ),
-      biases=model.biases,
+      biases=model.body.biases,
       num_tokens=count,
       num_read=state.num_read,
       first_position=state.position,
@@ -318,7 +319,8 @@ class Reader:
     in_segment = shared._replace(
       length=jnp.minimum(shared.length, state.position)
     )
-    outputs = [model.embed(tokens, first_position=state.position)]
+    vectors = model.embed(tokens)
+    outputs = [model.body.enter(vectors, first_position=state.position)]
     layers = ring.at_one_slot(state.layers)
     states = []
     for index, layer in enumerate(table.all_layers(self.config)):

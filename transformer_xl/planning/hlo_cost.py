@@ -68,7 +68,7 @@ _PARTS = (
   ("embedding", "/embedding/"),
   ("softmax", "/head/"),
   ("softmax", "/tail_"),
-  ("other", r"Network\._read/"),
+  ("other", "/body.read/"),
   ("softmax", r"Network\."),
 )
 _START = "AsyncCollectiveStart"

@@ -1,0 +1,122 @@
+"""Layers without a vocabulary: the network's own, on vectors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from flax.nnx import bridge
+
+from tests import tiny
+from transformer_xl.model import layers as layers_lib
+from transformer_xl.model import network
+
+MODELS = {
+  "attention": {"untie_biases": False},
+  "pre-norm, sinusoids added once": {
+    **{"encoding": "absolute", "pre_norm": True, "final_norm": True},
+  },
+  "a hybrid": {"layers": ("delta", "attention"), "encoding": "rope"},
+}
+
+
+@pytest.fixture(params=MODELS.values(), ids=MODELS)
+def config(request):
+  return tiny.model_config(**request.param)
+
+
+def inputs(config, length=6):
+  """Vectors of a text, and parameters of the layers that read them."""
+  generator = np.random.default_rng(0)
+  shape = (tiny.LANES, length, config.model_dim)
+  vectors = jnp.asarray(generator.standard_normal(shape), jnp.float32)
+  shapes = jax.eval_shape(
+    lambda: layers_lib.init_params(config, jax.random.key(0))
+  )
+  return vectors, tiny.draw(shapes)
+
+
+def empty(config, mem_len=8, lanes=tiny.LANES):
+  return layers_lib.empty_state(
+    config, batch_size=lanes, mem_len=mem_len, step_len=3
+  )
+
+
+def read(config, params, vectors, state, resets=None):
+  return layers_lib.Layers(config).apply(
+    {"params": params}, vectors, state, resets
+  )
+
+
+def test_a_network_is_an_embedding_layers_and_a_softmax(config):
+  params = tiny.params(config)
+  tokens, _, memory = tiny.inputs(config)
+  model = network.Network(config).bind({"params": params})
+  expected, after = model(tokens, memory)
+  inside = {
+    name: tree
+    for name, tree in params.items()
+    if name not in ("embedding", "softmax")
+  }
+  found, state = read(config, inside, model.embed(tokens), memory)
+  np.testing.assert_array_equal(found, expected)
+  jax.tree.map(np.testing.assert_array_equal, state, after)
+
+
+def test_segments_with_memory_are_the_text_in_one(config):
+  if config.encoding == "absolute":
+    pytest.skip("positions count from the start of each segment")
+  vectors, params = inputs(config)
+  whole, _ = read(config, params, vectors, empty(config))
+  state = empty(config)
+  parts = []
+  for start in (0, 3):
+    part, state = read(config, params, vectors[:, start : start + 3], state)
+    parts.append(part)
+  # Sums over other numbers of keys round in other places.
+  np.testing.assert_allclose(
+    jnp.concatenate(parts, axis=1), whole, rtol=2e-4, atol=2e-5
+  )
+
+
+def test_an_episode_that_starts_inside_a_segment_knows_nothing_before(config):
+  if config.encoding == "absolute":
+    pytest.skip("positions count from the start of each segment")
+  vectors, params = inputs(config)
+  resets = jnp.zeros((tiny.LANES, 6), bool).at[0, 2].set(True)
+  found, _ = read(config, params, vectors, empty(config), resets)
+  fresh, _ = read(config, params, vectors[:1, 2:], empty(config, lanes=1))
+  other, _ = read(config, params, vectors[1:], empty(config, lanes=1))
+  np.testing.assert_allclose(found[:1, 2:], fresh, rtol=2e-4, atol=2e-5)
+  np.testing.assert_allclose(found[1:], other, rtol=2e-4, atol=2e-5)
+
+
+def test_layers_are_an_nnx_module_by_flax_own_bridge(config):
+  vectors, params = inputs(config)
+  state = empty(config)
+  model = bridge.ToNNX(layers_lib.Layers(config), rngs=nnx.Rngs(0))
+  bridge.lazy_init(model, vectors, state)
+  graph, own, rest = nnx.split(model, nnx.Param, ...)
+  named = nnx.to_pure_dict(own)
+  assert jax.tree.structure(named) == jax.tree.structure(params)
+  nnx.replace_by_pure_dict(own, params)
+  model = nnx.merge(graph, own, rest)
+  found, after = model(vectors, state)
+  expected, expected_after = read(config, params, vectors, state)
+  np.testing.assert_array_equal(found, expected)
+  jax.tree.map(np.testing.assert_array_equal, after, expected_after)
+
+  def loss(model):
+    outputs, _ = model(vectors, state)
+    return jnp.mean(jnp.square(outputs))
+
+  def linen_loss(params):
+    outputs, _ = read(config, params, vectors, state)
+    return jnp.mean(jnp.square(outputs))
+
+  gradient = nnx.to_pure_dict(nnx.grad(loss)(model))
+  jax.tree.map(
+    lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5),
+    gradient,
+    jax.grad(linen_loss)(params),
+  )
