@@ -212,13 +212,12 @@ def move(data_dir, folder):
   }
 
 
-def evaluations(data_dir, mesh):
+def evaluations(data_dir, mesh, **changes):
   """A split's loss by either memory, and how keys and values are split."""
   result = {}
   for memory in ("hidden", "key_value"):
-    config = make_config(
-      data_dir, mesh, **{"eval.memory": memory, "eval.batch_size": 16}
-    )
+    settings = {"eval.memory": memory, "eval.batch_size": 16, **changes}
+    config = make_config(data_dir, mesh, **settings)
     device_mesh = mesh_lib.make_mesh(config.mesh)
     params = start(config, device_mesh)[0].params
     with jax.set_mesh(device_mesh):
@@ -300,6 +299,10 @@ def others(data_dir, folder, expected):
   result["evaluations"] = {
     name: evaluations(data_dir, mesh)
     for name, mesh in {**MESHES, "mixed": MIXED}.items()
+  }
+  result["mixers_evaluations"] = {
+    "data": evaluations(data_dir, MESHES["data"], **MIXERS),
+    "mixed": evaluations(data_dir, MIXED, **MIXERS),
   }
   result["moved"] = differences(first, expected)["parameters"]
   result["initial"] = {

@@ -1,14 +1,16 @@
 """The device mesh, and how arrays are sharded over its axes.
 
 Lanes are sharded over `data` and `fsdp`; parameters and optimizer state over
-`fsdp`; heads, feed-forward width and vocabulary over `tensor`. The states of
-layers have a method `partition_specs`, which says how they are sharded.
+`fsdp`; heads, feed-forward width and vocabulary over `tensor`. A parameter says
+how it is split where it is made, by a word of `SPLITS`
+(`model/parameters.py`). The states of layers have a method `partition_specs`,
+which says how they are sharded.
 """
 
 import functools
 import math
-import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -21,7 +23,7 @@ from transformer_xl import shapes
 
 AXES = mesh_axes.Axes._fields
 LANES = ("data", "fsdp")
-# The compiler shards what no rule names.
+# The compiler shards what nothing else does.
 AXIS_TYPES = (jax.sharding.AxisType.Auto,) * len(AXES)
 
 # Tables are sharded by words, or by width where the devices do not divide the
@@ -32,24 +34,47 @@ _BY_WIDTH = P("tensor", "fsdp")
 # small, and sharding it makes every chip gather the gradients of all lanes'
 # embeddings (docs/tpu.md).
 _NARROW = 128
-# The first rule that matches the end of a path applies, and of its choices the
-# first one with the smallest shards. Layers are stacked, so their arrays have
-# one more axis in front.
-RULES: tuple[tuple[str, *tuple[P, ...]], ...] = (
-  (r"(embedding/table|softmax/kernel)_\d+$", _BY_WORDS, _BY_WIDTH),
-  (r"softmax/bias$", _BY_WORDS),
-  (r"projection_\d+$", P(None, "fsdp")),
-  (
-    r"layers/\w+/(\w+_)?(query|key|value|gate|position)$",
-    P(None, "fsdp", "tensor"),
-  ),
-  (r"feed_forward\w*/(in|gate)_kernel$", P(None, "fsdp", "tensor")),
-  (r"(layers/\w+/(\w+_)?output|/out_kernel)$", P(None, "tensor", "fsdp")),
-  (r"layers/\w+/(content|position|in)_bias$", P(None, "tensor")),
-  (r"layers/.*/kernel$", P(None, "fsdp")),  # Of other mixers.
-)
-_ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
+# The words for how a parameter is split, with the choices that there are. The
+# first one with the smallest shards counts.
+SPLITS: dict[str, tuple[P, ...]] = {
+  "whole": (),
+  # Matrices [inputs, outputs], in pairs: the first one's outputs are split over
+  # `tensor`, as heads or as the width of a feed-forward part; those are the
+  # second one's inputs.
+  "columns": (P("fsdp", "tensor"),),
+  "rows": (P("tensor", "fsdp"),),
+  "features": (P("tensor"),),  # What is added to such outputs, [H, Dh] or [F].
+  # Other matrices, by one axis alone.
+  "inputs": (P("fsdp"),),
+  "outputs": (P(None, "fsdp"),),
+  "words": (_BY_WORDS,),
+  "table": (_BY_WORDS, _BY_WIDTH),
+}
 
+
+class Split(NamedTuple):
+  """How one parameter is split.
+
+  Attributes:
+    word: a key of `SPLITS`.
+    num_stacked: axes in front of the parameter's own, which stay whole. They
+      are there if layers are stacked.
+  """
+
+  word: str
+  num_stacked: int = 0
+
+  def choices(self, shape: tuple[int, ...]) -> tuple[P, ...]:
+    """The PartitionSpecs that an array of this shape may have."""
+    choices = SPLITS[self.word]
+    if self.word == "table" and shape[-1] < _NARROW:
+      choices = (_BY_WORDS,)
+    whole = (None,) * self.num_stacked
+    return tuple(P(*whole, *spec) for spec in choices)
+
+
+# How the parameters of a model are split, by their paths.
+Splits = Mapping[tuple[str, ...], Split]
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 AnyArray = jax.Array | jax.ShapeDtypeStruct
 
@@ -118,7 +143,7 @@ def padded_lanes(mesh: AnyMesh, lanes: int, *, parts: int = 1) -> int:
   return math.ceil(lanes / group) * group
 
 
-def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+def replicated(mesh: AnyMesh) -> NamedSharding:
   """Sharding with the whole array on each device."""
   return NamedSharding(mesh, P())
 
@@ -133,37 +158,47 @@ def lanes(mesh: jax.sharding.Mesh) -> NamedSharding:
   return NamedSharding(mesh, P(LANES))
 
 
-def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
-  """Shardings of parameters, trees that repeat their paths, and memory.
+def parameters(
+  mesh: AnyMesh, tree: shapes.PyTree, splits: Splits
+) -> shapes.PyTree:
+  """Shardings of parameters, and of trees that repeat their paths.
 
-  A node with a method `partition_specs` is sharded by the specs that the method
-  returns, a tree of the same structure.
+  Such a tree, as an optimizer's state, may hold the paths at any depth. A node
+  with a method `partition_specs` is sharded as by `states`; what else is no
+  parameter stays whole.
   """
-  dividing = functools.partial(_dividing, mesh)
-
-  def knows(node: shapes.PyTree) -> bool:
-    return hasattr(node, "partition_specs")
 
   def shard(path: jax.tree_util.KeyPath, leaf: shapes.PyTree) -> shapes.PyTree:
-    if knows(leaf):
-      return jax.tree.map(dividing, leaf, leaf.partition_specs())
-    name = "/".join(str(getattr(key, "key", key)) for key in path)
-    for pattern, *choices in RULES:
-      if re.search(pattern, name):
-        if _BY_WIDTH in choices and leaf.shape[-1] < _NARROW:
-          choices.remove(_BY_WIDTH)
-        if _ONE_LAYER.search(name):
-          choices = [P(*spec[1:]) for spec in choices]
-        return min(
-          (dividing(leaf, spec) for spec in choices),
-          key=lambda sharding: math.prod(sharding.shard_shape(leaf.shape)),
-        )
-    return replicated(mesh)
+    if _has_specs(leaf):
+      return states(mesh, leaf)
+    names = tuple(getattr(key, "key", "") for key in path)
+    ends = (names[start:] for start in range(len(names)))
+    split = next((splits[end] for end in ends if end in splits), Split("whole"))
+    return min(
+      (_dividing(mesh, leaf, spec) for spec in split.choices(leaf.shape)),
+      key=lambda sharding: math.prod(sharding.shard_shape(leaf.shape)),
+      default=replicated(mesh),
+    )
 
-  return jax.tree.map_with_path(shard, tree, is_leaf=knows)
+  return jax.tree.map_with_path(shard, tree, is_leaf=_has_specs)
 
 
-def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
+def states(mesh: AnyMesh, state: shapes.PyTree) -> shapes.PyTree:
+  """Shardings of what layers remember, or of another node that knows its own.
+
+  Its method `partition_specs` returns them, as a tree of the same structure.
+  """
+  dividing = functools.partial(_dividing, mesh)
+  return jax.tree.map(dividing, state, state.partition_specs())
+
+
+def _has_specs(node: shapes.PyTree) -> bool:
+  return hasattr(node, "partition_specs")
+
+
+def lane_copies(
+  mesh: jax.sharding.Mesh, tree: shapes.PyTree, splits: Splits
+) -> shapes.PyTree:
   """Shardings of parameters with one copy for each lane, [B, ...].
 
   Lanes take `data` and `fsdp`, so a copy can only be sharded over `tensor`.
@@ -176,7 +211,7 @@ def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
     )
     return NamedSharding(mesh, P(LANES, *kept))
 
-  return jax.tree.map(shard, parameters(mesh, tree))
+  return jax.tree.map(shard, parameters(mesh, tree, splits))
 
 
 def placed(tree: shapes.PyTree, shardings: shapes.PyTree) -> shapes.PyTree:
@@ -240,9 +275,7 @@ def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, str] | None:
   return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
-def _dividing(
-  mesh: jax.sharding.Mesh, array: AnyArray, spec: P
-) -> NamedSharding:
+def _dividing(mesh: AnyMesh, array: AnyArray, spec: P) -> NamedSharding:
   """Shards only those axes that the devices divide."""
   padded = (*spec, *[None] * (array.ndim - len(spec)))
   found = (

@@ -130,7 +130,9 @@ def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
   with jax.set_mesh(mesh):
     made = evaluator.Evaluator(config, mesh, mem_len=8)
     params = tiny.params(config.model)
-    params = jax.device_put(params, mesh_lib.parameters(mesh, params))
+    splits = network.splits(config.model)
+    shardings = mesh_lib.parameters(mesh, params, splits)
+    params = jax.device_put(params, shardings)
     frozen = made.freeze(params)
   if memory == "key_value":  # Query, key and value of layers are joined.
     frozen, params = frozen.outside, dict(params)

@@ -53,7 +53,8 @@ def _inputs():
 
 
 def _params(config):
-  shapes = jax.eval_shape(Ends(config).init, jax.random.key(0), *_inputs())
+  boxed = jax.eval_shape(Ends(config).init, jax.random.key(0), *_inputs())
+  shapes = nn.unbox(boxed)
   return tiny.draw(shapes["params"])
 
 

@@ -78,7 +78,8 @@ def test_a_chip_has_its_share_of_lanes_and_state(make_config, name):
     is_useful = count <= USEFUL.get(name, 256)
     assert (2 * lanes > mesh_lib.num_shards(mesh)) == is_useful, count
     # No more than an eighth of the smallest chip.
-    assert _bytes_per_chip(carry, mesh_lib.parameters(mesh, carry)) < 2**31
+    shardings = programs.shardings(config, mesh)
+    assert _bytes_per_chip(carry, shardings) < 2**31
 
 
 def _bytes_per_chip(tree, shardings):

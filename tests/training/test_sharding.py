@@ -4,6 +4,7 @@ import re
 
 import jax
 import pytest
+from jax import P
 
 from tests import comparison
 from tests import corpus
@@ -12,6 +13,9 @@ from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
+from transformer_xl.model import network
+from transformer_xl.model import parameters
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.training import programs
 
 MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
@@ -23,7 +27,8 @@ KEPT = {"adam": ("mu", "nu")}
 # `accumulation`, `adaptive` and `evaluations` are also in `test_uneven_lanes`.
 REST = (
   *("data", "fsdp", "tensor", "accumulation", "adaptive", "collectives"),
-  *("compressed", "evaluations", "mixers", "initial", *FEWER),
+  *("compressed", "evaluations", "mixers", "mixers_evaluations", "initial"),
+  *FEWER,
 )
 
 
@@ -156,6 +161,16 @@ def test_evaluation_is_the_same_on_every_mesh_and_by_either_memory(result):
 
 @pytest.mark.rest
 @pytest.mark.slow
+def test_evaluation_of_every_mixer_is_the_same_on_a_mesh(result):
+  found = result["mixers_evaluations"]
+  expected = found["data"]["hidden"]
+  for losses in found.values():
+    assert losses["hidden"] == pytest.approx(expected, rel=2e-6)
+    assert losses["key_value"] == pytest.approx(expected, rel=2e-6)
+
+
+@pytest.mark.rest
+@pytest.mark.slow
 def test_evaluation_that_learns_is_the_same_on_a_mesh(result):
   alone, mixed = (result["adaptive"][name] for name in ("alone", "mixed"))
   # Sums in another order, in some twenty updates by SGD.
@@ -220,5 +235,87 @@ def test_what_the_optimizer_keeps_is_split_as_its_parameters(
 def test_a_table_is_split_by_words_or_else_by_width(sides, axes, shards):
   mesh = jax.sharding.AbstractMesh(axes, mesh_lib.AXES)
   tree = {"embedding": {"table_0": jax.ShapeDtypeStruct(sides, "float32")}}
-  place = mesh_lib.parameters(mesh, tree)["embedding"]["table_0"]
+  splits = {("embedding", "table_0"): mesh_lib.Split("table")}
+  place = mesh_lib.parameters(mesh, tree, splits)["embedding"]["table_0"]
   assert place.shard_shape(sides) == shards
+
+
+MIXED_LAYERS = {
+  "layers": ("attention", "lstm", "delta", "block_recurrent"),
+  "num_layers": 4,
+  "cutoffs": (16,),
+  "div_val": 2,
+  "untie_biases": True,
+}
+# Of layers without the axis in front that stacks them.
+SPECS = {
+  "embedding/table_0": P(("tensor", "fsdp")),
+  "embedding/projection_1": P(None, "fsdp"),
+  "softmax/cluster_kernel": P(),
+  "layers/0/attention/query": P("fsdp", "tensor"),
+  "layers/0/attention/position": P("fsdp", "tensor"),
+  "layers/0/attention/output": P("tensor", "fsdp"),
+  "layers/0/attention/content_bias": P("tensor"),
+  "layers/0/feed_forward/in_kernel": P("fsdp", "tensor"),
+  "layers/0/feed_forward/in_bias": P("tensor"),
+  "layers/0/feed_forward/out_kernel": P("tensor", "fsdp"),
+  "layers/0/feed_forward/out_bias": P(),
+  "layers/0/mixer_norm/scale": P(),
+  "layers/1/lstm/cell/ig/kernel": P("fsdp"),
+  "layers/1/lstm/cell/hg/bias": P(),
+  "layers/2/delta/gate": P("fsdp", "tensor"),
+  "layers/2/delta/output": P("tensor", "fsdp"),
+  "layers/2/delta/convolution": P(),
+  "layers/3/block_recurrent/read_key": P("fsdp", "tensor"),
+  "layers/3/block_recurrent/write_output": P("tensor", "fsdp"),
+  "layers/3/block_recurrent/vectors": P(),
+}
+
+
+def by_path(shardings):
+  """The specs of shardings by path, without the axes at their ends."""
+  found = {}
+  for path, sharding in jax.tree_util.tree_leaves_with_path(shardings):
+    axes = list(sharding.spec)
+    while axes and axes[-1] is None:
+      axes.pop()
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    found[name] = P(*axes)
+  return found
+
+
+def test_every_kind_of_parameter_is_split_as_it_says_where_it_is_made():
+  config = tiny.model_config(model_dim=16, ff_dim=16, **MIXED_LAYERS)
+  mesh = jax.sharding.AbstractMesh((2, 2, 2), mesh_lib.AXES)
+  splits = network.splits(config)
+  params = network.abstract_params(config)
+  found = by_path(mesh_lib.parameters(mesh, params, splits))
+  expected = {
+    name: P(None, *spec) if name.startswith("layers") and spec else spec
+    for name, spec in SPECS.items()
+  }
+  assert {name: found[name] for name in SPECS} == expected
+
+
+def test_layers_that_are_read_one_by_one_are_split_without_the_stacked_axis():
+  """But what streaming attention makes of its parameters is whole."""
+  config = tiny.model_config(model_dim=16, ff_dim=16, **MIXED_LAYERS)
+  reader = reader_lib.Reader(
+    config, mem_len=4, segment_len=2, clamp_len=0, same_length=False
+  )
+  params = network.abstract_params(config)
+  frozen = jax.eval_shape(reader.freeze, params)
+  mesh = jax.sharding.AbstractMesh((2, 2, 2), mesh_lib.AXES)
+  shardings = reader.shardings(mesh, frozen)
+  found = by_path({"layers": shardings.layers, **shardings.outside})
+  expected = dict(SPECS)
+  of_attention = [name for name in SPECS if "/attention/" in name]
+  for name in of_attention:
+    del expected[name]
+  expected["layers/0/attention/output"] = P()
+  assert {name: found[name] for name in expected} == expected
+
+
+def test_a_word_that_splits_nothing_is_one_line():
+  with pytest.raises(errors.UserError, match="'colums'; give one of whole, c"):
+    parameters.with_split(jax.nn.initializers.zeros, "colums")(None, (2, 2))

@@ -373,7 +373,8 @@ def _parameters(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
 ) -> shapes.PyTree:
   """New parameters on a mesh."""
-  at = mesh_lib.parameters(mesh, network.abstract_params(config.model))
+  params = network.abstract_params(config.model)
+  at = mesh_lib.parameters(mesh, params, network.splits(config.model))
 
   def draw() -> shapes.PyTree:
     return network.init_params(config.model, jax.random.key(config.seed))

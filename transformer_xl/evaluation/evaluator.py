@@ -154,10 +154,10 @@ class Evaluator:
     # Their compiled forms, with everything placed on the mesh.
     params = network.abstract_params(config.model)
     frozen = jax.eval_shape(reader.freeze, params)
-    frozen_at = mesh_lib.parameters(mesh, frozen)
+    frozen_at = reader.shardings(mesh, frozen)
     self._frozen = mesh_lib.placed(frozen, frozen_at)
     state = jax.eval_shape(start, self._frozen)
-    state_at = mesh_lib.parameters(mesh, state)
+    state_at = mesh_lib.states(mesh, state)
     self._state = mesh_lib.placed(state, state_at)
     if reader.streams:
       self.freeze = _compiled_without_copies(reader.freeze, params, frozen_at)
@@ -364,7 +364,7 @@ def per_token(
     read_segments,
     # Every process reads all of what is found.
     out_shardings=(
-      mesh_lib.parameters(mesh, state),
+      mesh_lib.states(mesh, state),
       mesh_lib.replicated(mesh),
     ),
     compiler_options=mesh_lib.compiler_options(mesh),

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import parameters
 
 # Standard deviation of initial projections, in all published programs.
 PROJECTION_INIT_STD = 0.01
@@ -57,7 +58,8 @@ class AdaptiveEmbedding(nn.Module):
     parts = clusters(config)
     if config.div_val == 1:  # One table; its clusters share a projection.
       parts = (Cluster(0, config.vocab_size, config.embed_dim),)
-    init = nn.initializers.normal(config.init_std)
+    normal = nn.initializers.normal(config.init_std)
+    init = parameters.with_split(normal, "table")
     self.tables = tuple(
       self.param(f"table_{index}", init, part.shape, jnp.float32)
       for index, part in enumerate(parts)
@@ -110,5 +112,6 @@ def projection_parameter(
     config.div_val == 1 or not config.project_equal_width
   ):
     return None
-  init = nn.initializers.normal(PROJECTION_INIT_STD)
+  normal = nn.initializers.normal(PROJECTION_INIT_STD)
+  init = parameters.with_split(normal, "outputs")
   return module.param(f"projection_{index}", init, shape, jnp.float32)

@@ -23,6 +23,7 @@ from jax import ad_checkpoint
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_embedding
+from transformer_xl.model import parameters
 from transformer_xl.model import sparse_tails
 from transformer_xl.model.kernels import dense
 
@@ -78,6 +79,8 @@ class AdaptiveSoftmax(nn.Module):
     parts = adaptive_embedding.clusters(config)
     zeros = nn.initializers.zeros
     normal = nn.initializers.normal(config.init_std)
+    of_table = parameters.with_split(normal, "table")
+    of_words = parameters.with_split(zeros, "words")
     shape = (len(parts) - 1, config.embed_dim)
     cluster_kernel = jnp.zeros(shape, jnp.float32)
     cluster_bias = jnp.zeros(shape[:1], jnp.float32)
@@ -86,7 +89,7 @@ class AdaptiveSoftmax(nn.Module):
       cluster_bias = self.param("cluster_bias", zeros, shape[:1], jnp.float32)
     if not config.tie_weights:
       tables = tuple(
-        self.param(f"kernel_{index}", normal, part.shape, jnp.float32)
+        self.param(f"kernel_{index}", of_table, part.shape, jnp.float32)
         for index, part in enumerate(parts)
       )
     elif config.div_val == 1:
@@ -103,7 +106,7 @@ class AdaptiveSoftmax(nn.Module):
     return Projection(
       kernels=tables,
       projections=(*own, *projections[len(own) :]),
-      bias=self.param("bias", zeros, (config.vocab_size,), jnp.float32),
+      bias=self.param("bias", of_words, (config.vocab_size,), jnp.float32),
       cluster_kernel=cluster_kernel,
       cluster_bias=cluster_bias,
       capacities=Capacities(config.cluster_capacities),

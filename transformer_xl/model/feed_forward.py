@@ -39,27 +39,34 @@ class FeedForward(nn.Module):
     dropout = dropout_lib.of_states(config)
     is_gated = config.feed_forward in _GATES
 
-    def projected(name: str, rows: jax.Array, width: int) -> jax.Array:
+    def projected(
+      name: str, rows: jax.Array, width: int, split: str
+    ) -> jax.Array:
       """The product with a matrix, and in ungated layers a bias."""
       shape = (rows.shape[-1], width)
       kernel = parameters.matrix(
-        self, f"{name}_kernel", shape, dropout_lanes=dropout_lanes
+        self,
+        f"{name}_kernel",
+        shape,
+        split=split,
+        dropout_lanes=dropout_lanes,
       )
       result = dense.times(rows, kernel)
       if is_gated:
         return result
-      bias = parameters.vector(self, f"{name}_bias", width)
+      of_bias = "features" if split == "columns" else "whole"
+      bias = parameters.vector(self, f"{name}_bias", width, split=of_bias)
       return result + bias[None, None]
 
-    inner = projected("in", hidden, config.ff_dim)
+    inner = projected("in", hidden, config.ff_dim, "columns")
     if is_gated:
-      gate = projected("gate", hidden, config.ff_dim)
+      gate = projected("gate", hidden, config.ff_dim, "columns")
       inner = dropout(
         _GATES[config.feed_forward](gate) * inner, dropout_lanes=dropout_lanes
       )
     else:
       inner = dropout(inner, dropout_lanes=dropout_lanes, relu=True)
-    output = projected("out", inner, config.model_dim)
+    output = projected("out", inner, config.model_dim, "rows")
     return dropout(output, dropout_lanes=dropout_lanes)
 
 

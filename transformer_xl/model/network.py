@@ -33,6 +33,7 @@ from transformer_xl.model import block
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import feed_forward
 from transformer_xl.model import norm
+from transformer_xl.model import parameters
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
@@ -383,16 +384,44 @@ def empty_state(
 
 def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
   """Draws all parameters in float32 from one random key, a scalar."""
+  return nn.unbox(_boxed_params(config, key))
+
+
+@functools.cache
+def abstract_params(config: schema.ModelConfig) -> shapes.PyTree:
+  """Shapes and types of all parameters; uses no device."""
+  return nn.unbox(_abstract_boxed_params(config))
+
+
+@functools.cache
+def splits(config: schema.ModelConfig) -> mesh_lib.Splits:
+  """How a mesh splits each parameter; uses no device."""
+  return parameters.splits_of(_abstract_boxed_params(config))
+
+
+def layer_splits(config: schema.ModelConfig, place: int) -> mesh_lib.Splits:
+  """How a mesh splits one layer's parameters, which are not stacked.
+
+  `place` is that of the layer in the pattern.
+  """
+  return {
+    path[2:]: split._replace(num_stacked=0)
+    for path, split in splits(config).items()
+    if path[:2] == ("layers", str(place))
+  }
+
+
+@functools.cache  # Tracing the model takes long beside drawing a token.
+def _abstract_boxed_params(config: schema.ModelConfig) -> shapes.PyTree:
+  return jax.eval_shape(lambda: _boxed_params(config, jax.random.key(0)))
+
+
+def _boxed_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
+  """New parameters, in the boxes that say how a mesh splits them."""
   model = Network(config)
   tokens = jnp.zeros((1, 1), jnp.int32)
   state = empty_state(config, batch_size=1, mem_len=0, step_len=1)
   return model.init(key, tokens, tokens, state, method="nll")["params"]
-
-
-@functools.cache  # Tracing the model takes long beside drawing a token.
-def abstract_params(config: schema.ModelConfig) -> shapes.PyTree:
-  """Shapes and types of all parameters; uses no device."""
-  return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
 
 
 def num_parameters(params: shapes.PyTree) -> int:

@@ -3,18 +3,98 @@
 Each function takes the Linen module that owns the parameter, which has a
 `config`, and is called from inside it. The order of the calls within a module
 decides which random numbers a parameter is drawn from.
+
+A parameter says how a mesh splits it where it is made, by a word of
+`mesh.SPLITS`. One that says nothing stays whole. The word is on a box around
+the new parameter, Flax's form of metadata; the parameters of a run have none
+(`network.init_params`, `network.splits`).
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
 
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import norm
 from transformer_xl.model.kernels import dense
+
+
+class Boxed(flax.struct.PyTreeNode, nn.meta.AxisMetadata[jax.Array]):
+  """A parameter that has just been drawn, and how a mesh splits it."""
+
+  value: jax.Array
+  split: mesh_lib.Split = flax.struct.field(pytree_node=False)
+
+  def unbox(self) -> jax.Array:
+    """The parameter."""
+    return self.value
+
+  def replace_boxed(self, val: shapes.PyTree) -> shapes.PyTree:
+    """Another array in the box."""
+    return self.replace(value=val)
+
+  def add_axis(self, index: int, params: dict[Any, Any]) -> "Boxed":
+    """Layers were stacked in front."""
+    del index, params
+    return self._stacked(1)
+
+  def remove_axis(self, index: int, params: dict[Any, Any]) -> "Boxed":
+    """One of the stacked layers."""
+    del index, params
+    return self._stacked(-1)
+
+  def _stacked(self, more: int) -> "Boxed":
+    count = self.split.num_stacked + more
+    return self.replace(split=self.split._replace(num_stacked=count))
+
+
+def boxed(value: jax.Array, split: str) -> Boxed:
+  """A new parameter that is split by a word of `mesh.SPLITS`.
+
+  Raises:
+    UserError: there is no such word.
+  """
+  if split not in mesh_lib.SPLITS:
+    raise errors.UserError(
+      f"a parameter has split={split!r}; give one of "
+      f"{', '.join(mesh_lib.SPLITS)}."
+    )
+  return Boxed(value, mesh_lib.Split(split))
+
+
+def with_split(
+  init: Callable[..., jax.Array], split: str
+) -> Callable[..., jax.Array]:
+  """An initialiser for `nn.Module.param`, which takes the box off.
+
+  The parameter is split by a word of `mesh.SPLITS`.
+  """
+
+  def draw(*args: Any) -> shapes.PyTree:
+    return boxed(init(*args), split)
+
+  return draw
+
+
+def splits_of(params: shapes.PyTree) -> mesh_lib.Splits:
+  """How parameters are split, by their paths, from the boxes around them."""
+  leaves = jax.tree_util.tree_leaves_with_path(
+    params, is_leaf=lambda node: isinstance(node, Boxed)
+  )
+  return {
+    tuple(key.key for key in path): leaf.split
+    for path, leaf in leaves
+    if isinstance(leaf, Boxed)
+  }
 
 
 def in_compute_type(
@@ -30,9 +110,11 @@ def in_compute_type(
   return jax.tree.map_with_path(cast, params)
 
 
-def kernel(module: nn.Module, name: str, shape: tuple[int, ...]) -> jax.Array:
+def kernel(
+  module: nn.Module, name: str, shape: tuple[int, ...], *, split: str = "whole"
+) -> jax.Array:
   """A matrix of a shape, drawn from N(0, init_std)."""
-  init = nn.initializers.normal(module.config.init_std)
+  init = with_split(nn.initializers.normal(module.config.init_std), split)
   value = module.param(name, init, shape, jnp.float32)
   return jnp.asarray(value, module.config.dtype)
 
@@ -42,22 +124,26 @@ def matrix(
   name: str,
   shape: tuple[int, ...],
   *,
+  split: str = "whole",
   dropout_lanes: shapes.Lanes | None,
 ) -> jax.Array:
   """A matrix from N(0, init_std) whose single weights training may drop.
 
   Dropout follows the cast, so that no array of the matrix's size is float32.
   """
-  weights = kernel(module, name, shape)
+  weights = kernel(module, name, shape, split=split)
   drop = dropout_lib.Dropout(
     module.config.weight_dropout_rate, name=f"{name}_dropout"
   )
   return drop(weights, dropout_lanes=dropout_lanes)
 
 
-def vector(module: nn.Module, name: str, size: int) -> jax.Array:
+def vector(
+  module: nn.Module, name: str, size: int, *, split: str = "whole"
+) -> jax.Array:
   """A bias [size] that starts from zeros."""
-  value = module.param(name, nn.initializers.zeros, (size,), jnp.float32)
+  init = with_split(nn.initializers.zeros, split)
+  value = module.param(name, init, (size,), jnp.float32)
   return value.astype(module.config.dtype)
 
 
@@ -125,7 +211,11 @@ class Projections:
     if name not in self._kernels:
       shape = (config.model_dim, num_heads * config.head_dim)
       self._kernels[name] = matrix(
-        self._module, name, shape, dropout_lanes=self._dropout_lanes
+        self._module,
+        name,
+        shape,
+        split="columns",
+        dropout_lanes=self._dropout_lanes,
       )
     projected = dense.times(rows, self._kernels[name], num_constant)
     if drops:
@@ -144,7 +234,11 @@ def project_output(
   config = module.config
   width = values.shape[2] * values.shape[3]
   weights = matrix(
-    module, "output", (width, config.model_dim), dropout_lanes=dropout_lanes
+    module,
+    "output",
+    (width, config.model_dim),
+    split="rows",
+    dropout_lanes=dropout_lanes,
   )
   output = dense.times(values.reshape(*values.shape[:2], width), weights)
   drop = dropout_lib.of_states(config)

@@ -182,6 +182,31 @@ class Reader:
       )
     return Frozen(outside, tuple(layers))
 
+  def shardings(
+    self, mesh: jax.sharding.Mesh, frozen: Frozen | shapes.PyTree
+  ) -> Frozen | shapes.PyTree:
+    """The shardings of what `freeze` returns.
+
+    They are those of training. But arrays of a streaming form stay whole, since
+    every step would gather them.
+    """
+    splits = network.splits(self.config)
+    if not self.streams:
+      return mesh_lib.parameters(mesh, frozen, splits)
+    num_places = len(table.pattern(self.config))
+    layers = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      of_layer = network.layer_splits(self.config, index % num_places)
+      if layer.mixer.streaming is not None:
+        of_layer = {
+          path: split
+          for path, split in of_layer.items()
+          if path[0] != layer.name
+        }
+      layers.append(mesh_lib.parameters(mesh, frozen.layers[index], of_layer))
+    outside = mesh_lib.parameters(mesh, frozen.outside, splits)
+    return Frozen(outside, tuple(layers))
+
   def start(
     self, frozen: Frozen | shapes.PyTree, *, batch_size: int
   ) -> AnyState:

@@ -64,11 +64,12 @@ def load(
   )
   model = _checked_model(config)
   shape = network.abstract_params(model)
+  at = mesh_lib.parameters(mesh, shape, network.splits(model))
   params, step = trained_model.restore_params(
     source,
     which=train.init_checkpoint,
     average=train.init_parameters != "raw",
-    target=mesh_lib.placed(shape, mesh_lib.parameters(mesh, shape)),
+    target=mesh_lib.placed(shape, at),
     fields="train.init_",
   )
   count = config.model.vocab_size - model.vocab_size
@@ -82,9 +83,8 @@ def load(
   if count:
     grown = network.abstract_params(config.model)
     add = functools.partial(add_symbols, config=model, count=count)
-    params = jax.jit(add, out_shardings=mesh_lib.parameters(mesh, grown))(
-      params
-    )
+    at = mesh_lib.parameters(mesh, grown, network.splits(config.model))
+    params = jax.jit(add, out_shardings=at)(params)
   return params, record
 
 

@@ -114,7 +114,8 @@ def shardings(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
 ) -> step.Carry:
   """The shardings of all arrays of state and memory."""
-  return mesh_lib.parameters(mesh, abstract_state(config))
+  splits = network.splits(config.model)
+  return mesh_lib.parameters(mesh, abstract_state(config), splits)
 
 
 def creators(

@@ -54,12 +54,13 @@ def load(
   """
   mesh = make_mesh(config, devices=devices)
   params = network.abstract_params(config.model)
+  at = mesh_lib.parameters(mesh, params, network.splits(config.model))
   with jax.set_mesh(mesh):
     params, step = restore_params(
       workdir,
       which=config.eval.checkpoint,
       average=config.eval.parameters != "raw",
-      target=mesh_lib.placed(params, mesh_lib.parameters(mesh, params)),
+      target=mesh_lib.placed(params, at),
     )
   source = run_record.initialised_from(workdir)
   return TrainedModel(config, mesh, params, step, source)

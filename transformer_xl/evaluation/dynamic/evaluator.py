@@ -98,10 +98,12 @@ class DynamicEvaluator:
     params = network.abstract_params(config.model)
     state = jax.eval_shape(start, params)
     by_lane = jax.tree.map(lambda _: mesh_lib.lanes(mesh), state)
+    splits = network.splits(config.model)
     if per_lane:
-      shardings = by_lane._replace(params=mesh_lib.lane_copies(mesh, params))
+      copies = mesh_lib.lane_copies(mesh, params, splits)
+      shardings = by_lane._replace(params=copies)
     else:
-      shardings = mesh_lib.parameters(mesh, state)
+      shardings = mesh_lib.parameters(mesh, state, splits)
       shardings = shardings._replace(cache=by_lane.cache)
     self._start = jax.jit(start, out_shardings=shardings)
     self._make_steps = jax.jit(
@@ -114,7 +116,7 @@ class DynamicEvaluator:
         per_lane=per_lane,
         num_lanes=config.eval.batch_size,
       ),
-      out_shardings=mesh_lib.parameters(mesh, params),
+      out_shardings=mesh_lib.parameters(mesh, params, splits),
     )
     self._score = jax.jit(
       functools.partial(score_segments, reader=reader, per_lane=per_lane),

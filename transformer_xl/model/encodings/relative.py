@@ -35,11 +35,11 @@ class Relative(Sinusoidal):
 
   def shared_biases(self, module: nn.Module) -> shapes.BiasPair | None:
     """u and v in the model, unless every layer has its own."""
-    return None if module.config.untie_biases else _biases(module)
+    return None if module.config.untie_biases else _biases(module, "whole")
 
   def layer_biases(self, module: nn.Module) -> shapes.BiasPair | None:
     """u and v as parameters of one layer."""
-    return _biases(module)
+    return _biases(module, "features")
 
   def distance_terms(
     self,
@@ -58,9 +58,10 @@ class Relative(Sinusoidal):
     return encoding.DistanceTerms(keys, biases)
 
 
-def _biases(module: nn.Module) -> shapes.BiasPair:
+def _biases(module: nn.Module, split: str) -> shapes.BiasPair:
   config = module.config
-  init = nn.initializers.normal(config.init_std)
+  normal = nn.initializers.normal(config.init_std)
+  init = parameters.with_split(normal, split)
   shape = (config.num_heads, config.head_dim)
   return (
     module.param("content_bias", init, shape, jnp.float32),

@@ -10,6 +10,7 @@ Shapes: B lanes, T tokens, M memory length, S state vectors, Q queries and R
 rows that they attend to, H heads, Dh head width, D model width.
 """
 
+import functools
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -23,7 +24,6 @@ from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import norm as norm_lib
-from transformer_xl.model import parameters
 from transformer_xl.model import visibility
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.mixers import attention
@@ -129,26 +129,32 @@ class BlockRecurrent(mixer.Mixer):
 
     def draw(name: str) -> Kernels:
       inner = config.num_heads * config.head_dim
-      shape = {"output": (inner, width)}
-      matrices = {
-        part: parameters.matrix(
-          self,
-          f"{name}_{part}",
-          shape.get(part, (width, inner)),
+      into_heads = functools.partial(
+        self.matrix,
+        shape=(width, inner),
+        split="columns",
+        dropout_lanes=shared.dropout_lanes,
+      )
+      return Kernels(
+        query=into_heads(f"{name}_query"),
+        key=into_heads(f"{name}_key"),
+        value=into_heads(f"{name}_value"),
+        output=self.matrix(
+          f"{name}_output",
+          (inner, width),
+          split="rows",
           dropout_lanes=shared.dropout_lanes,
-        )
-        for part in Kernels._fields
-      }
-      return Kernels(**matrices)
+        ),
+      )
 
     # Tokens to vectors, vectors to vectors, and vectors to tokens.
     reading = draw("read")
     mixing = draw("mix")
     writing = draw("write")
-    write_bias = parameters.vector(self, "write_bias", width)
+    write_bias = self.vector("write_bias", width)
     # A gate that keeps most of a vector at first.
     gate_bias = self.param("gate_bias", nn.initializers.ones, (width,))
-    names = parameters.kernel(self, "vectors", (num_vectors, width))
+    names = self.matrix("vectors", (num_vectors, width))
     vector_norm = norm_lib.Norm(config, name="vector_norm")
 
     def named(vectors: Vectors) -> Vectors:

@@ -297,6 +297,7 @@ class _Compression(nn.Module):
       return jnp.max(groups, axis=2)
     # As convolutions do, with a stride of c.
     joined = groups.reshape(lanes, length // rate, rate * width)
-    kernel = parameters.kernel(self, "kernel", (rate * width, width))
+    shape = (rate * width, width)
+    kernel = parameters.kernel(self, "kernel", shape, split="inputs")
     slots = dense.times(joined, kernel)
     return slots + parameters.vector(self, "bias", width)[None, None]

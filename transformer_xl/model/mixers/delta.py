@@ -111,7 +111,9 @@ class Delta(mixer.Mixer):
 
     def project(name: str, head_dim: int) -> jax.Array:
       shape = (config.model_dim, num_heads * head_dim)
-      kernel = parameters.matrix(self, name, shape, dropout_lanes=dropout_lanes)
+      kernel = self.matrix(
+        name, shape, split="columns", dropout_lanes=dropout_lanes
+      )
       return dense.times(rows, kernel)
 
     # Each channel is a weighted sum over the last tokens of the document.
@@ -159,15 +161,13 @@ class Delta(mixer.Mixer):
     value = value.reshape(by_head)
 
     # How much of the matrix stays, as a logarithm, and how much is written.
-    step_kernel = parameters.kernel(self, "step", (config.model_dim, num_heads))
+    step_kernel = self.matrix("step", (config.model_dim, num_heads))
     step = dense.times(rows, step_kernel).astype(jnp.float32)
     step_bias = self.param("step_bias", _draw_step, (num_heads,))
     rate = jnp.exp(self.param("rate_bias", _draw_rate, (num_heads,)))
     step = nn.softplus(step + step_bias[None, None])
     log_decay = -rate[None, None] * step
-    write_kernel = parameters.kernel(
-      self, "write", (config.model_dim, num_heads)
-    )
+    write_kernel = self.matrix("write", (config.model_dim, num_heads))
     write = nn.sigmoid(dense.times(rows, write_kernel).astype(jnp.float32))
     if shared.num_tokens is not None:  # Padding changes nothing.
       counts = (jnp.arange(segment_len) < shared.num_tokens)[None, :, None]

@@ -20,6 +20,7 @@ from transformer_xl import shapes
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import parameters
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.mixers import mixer
 from transformer_xl.model.mixers import recurrent
@@ -62,7 +63,13 @@ class LSTM(recurrent.Recurrent):
 
     def init_cell(key: jax.Array) -> shapes.PyTree:
       row = jnp.zeros((1, config.model_dim))
-      return cell.init(key, (row, row), row)["params"]
+      drawn = cell.init(key, (row, row), row)["params"]
+      return jax.tree.map(
+        lambda leaf: parameters.boxed(
+          leaf, "inputs" if leaf.ndim == 2 else "whole"
+        ),
+        drawn,
+      )
 
     params = self.param("cell", init_cell)
     from_inputs = _kernel_of(params, "i").astype(config.dtype)

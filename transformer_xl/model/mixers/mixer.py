@@ -32,6 +32,7 @@ import jaxtyping as jt
 from transformer_xl import shapes
 from transformer_xl.config import fields
 from transformer_xl.config import schema
+from transformer_xl.model import parameters
 from transformer_xl.model.encodings import encoding
 
 # What one layer remembers: a pytree of arrays with lanes first, [B, ...], and
@@ -277,6 +278,33 @@ class Mixer(nn.Module):
     again before every segment.
     """
     raise NotImplementedError
+
+  # Not wrapped by Flax, so that operations have no longer names.
+  @nn.nowrap
+  def matrix(
+    self,
+    name: str,
+    shape: tuple[int, ...],
+    *,
+    split: str = "whole",
+    dropout_lanes: shapes.Lanes | None = None,
+  ) -> jax.Array:
+    """A parameter drawn from N(0, init_std), in the compute type.
+
+    Args:
+      name: of the parameter.
+      shape: [inputs, outputs].
+      split: how a mesh splits it, a word of `mesh.SPLITS`.
+      dropout_lanes: those of `Shared` if weight dropout may drop its numbers.
+    """
+    return parameters.matrix(
+      self, name, shape, split=split, dropout_lanes=dropout_lanes
+    )
+
+  @nn.nowrap
+  def vector(self, name: str, size: int, *, split: str = "whole") -> jax.Array:
+    """A parameter [size] of zeros, such as a bias, in the compute type."""
+    return parameters.vector(self, name, size, split=split)
 
 
 def identity(rows: jax.Array) -> jax.Array:

@@ -44,14 +44,14 @@ class QRNN(recurrent.Recurrent):
     before = jnp.concatenate([last_input, rows[:, :-1]], axis=1)
     before = jnp.where(is_first, 0, before)
     pairs = jnp.concatenate([before, rows], axis=2)
-    init = nn.initializers.lecun_normal()
+    init = parameters.with_split(nn.initializers.lecun_normal(), "inputs")
     kernel = self.param("kernel", init, (2 * width, 3 * width), jnp.float32)
     drop = dropout_lib.Dropout(config.weight_dropout_rate)
     kernel = drop(
       kernel.astype(config.dtype), dropout_lanes=shared.dropout_lanes
     )
     gates = dense.times(pairs, kernel)
-    gates = gates + parameters.vector(self, "bias", 3 * width)[None, None]
+    gates = gates + self.vector("bias", 3 * width)[None, None]
     new, forget, output = jnp.split(gates.astype(jnp.float32), 3, axis=2)
 
     # c_t = f_t c_(t-1) + (1 - f_t) z_t; after a reset c_(t-1) counts as 0.
