@@ -31,6 +31,7 @@ from transformer_xl.config import schema
 from transformer_xl.data_prep.synthetic import task as task_lib
 from transformer_xl.model import dropout
 from transformer_xl.model import layers
+from transformer_xl.model import layers_reader
 from transformer_xl.model import parameters
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import encoding as encoding_lib
@@ -68,6 +69,7 @@ product = dense.times
 Layers = layers.Layers
 empty_state = layers.empty_state
 init_params = layers.init_params
+LayersReader = layers_reader.LayersReader
 # Encodings.
 encoding = registry.encodings.register
 Encoding = encoding_lib.Encoding

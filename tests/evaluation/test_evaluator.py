@@ -222,7 +222,7 @@ def test_evaluation_reads_with_the_first_temperature(data_dir):
   # Several may not be compared on the test split.
   updates = {"eval.temperature": (1.5, 2.0), "eval.split": "valid"}
   config = corpus.config(data_dir, **updates)
-  made = evaluator.make_reader(config, 8, streams=True)
+  made = evaluator.make_reader(config, 8)
   assert made.temperature == 1.5
   assert evaluator.make_network(config).settings.temperature == 1.5
 

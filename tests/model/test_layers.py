@@ -9,6 +9,7 @@ from flax.nnx import bridge
 
 from tests import tiny
 from transformer_xl.model import layers as layers_lib
+from transformer_xl.model import layers_reader
 from transformer_xl.model import network
 
 MODELS = {
@@ -119,4 +120,30 @@ def test_layers_are_an_nnx_module_by_flax_own_bridge(config):
     lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5),
     gradient,
     jax.grad(linen_loss)(params),
+  )
+
+
+def test_a_reader_with_fixed_parameters_gives_the_same_in_any_steps(config):
+  vectors, params = inputs(config)
+  expected = []
+  state = empty(config)
+  for start in (0, 3):
+    part, state = read(config, params, vectors[:, start : start + 3], state)
+    expected.append(part)
+  reader = layers_reader.LayersReader(
+    config, mem_len=8, segment_len=3, clamp_len=0, same_length=False
+  )
+  frozen = reader.freeze(params)
+  state = reader.start(frozen, batch_size=tiny.LANES)
+  found, state = reader.read(frozen, state, vectors[:, :3])
+  parts = [found]
+  reader, frozen, state = reader.for_tokens(frozen, state)
+  for place in range(3, 6):
+    part, state = reader.read(frozen, state, vectors[:, place : place + 1])
+    parts.append(part)
+  np.testing.assert_allclose(
+    jnp.concatenate(parts, axis=1),
+    jnp.concatenate(expected, axis=1),
+    rtol=2e-4,
+    atol=2e-5,
   )

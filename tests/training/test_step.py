@@ -368,7 +368,7 @@ def test_no_gradient_flows_into_memory():
 def test_scoring_a_chunk_is_scoring_segment_by_segment():
   config, segments = make_config(**PLAIN), make_segments()
   state, memory = start(config)
-  reader = evaluator.make_reader(config, MEMORY, streams=False)
+  reader = evaluator.make_network_reader(config, MEMORY)
   chunk = jax.jit(functools.partial(evaluator.score_segments, reader=reader))
   after, sums = chunk(state.params, memory, segments)
   single = jax.jit(functools.partial(score, config))

@@ -112,17 +112,18 @@ def _methods(
   segment_len = config.eval.segment_len
   config = load.replaced(config, {"eval.batch_size": 1})
 
-  def with_memory(*, streams: bool) -> _Method:
-    reader = evaluator.make_reader(config, length, streams=streams)
-    call = _segments(reader, params, text, segment_len)
-    return _Method(call, segment_len)
-
+  # Not compiled, since the identity would copy every array.
+  hidden = evaluator.make_network_reader(config, length)
+  of_hidden = _segments(hidden, params, text, segment_len)
+  keys = evaluator.make_reader(config, length)
+  frozen = jax.jit(keys.freeze)(params)
+  of_keys = _segments(keys, frozen, text, segment_len)
   vanilla_params = costs.random_params(twin)
   return {
     "vanilla": _Method(_window(twin, vanilla_params, text, length), 1),
     "recomputed": _Method(_window(config.model, params, text, length), 1),
-    "hidden": with_memory(streams=False),
-    "key_value": with_memory(streams=True),
+    "hidden": _Method(of_hidden, segment_len),
+    "key_value": _Method(of_keys, segment_len),
   }
 
 
@@ -142,13 +143,12 @@ def _window(
 
 
 def _segments(
-  reader: reader_lib.Reader,
-  params: shapes.PyTree,
+  reader: reader_lib.NetworkReader | reader_lib.Reader,
+  frozen: shapes.PyTree,
   text: jt.Int[np.ndarray, "N"],
   segment_len: int,
 ) -> Callable[[int], jax.Array]:
   """Predicts the segment of an index, with the memory of the call before."""
-  frozen = jax.jit(reader.freeze)(params) if reader.streams else params
   score = jax.jit(reader.nll, donate_argnums=1)
   start = functools.partial(reader.start, batch_size=1)
   carry = [jax.jit(start)(frozen)]

@@ -65,7 +65,7 @@ def open_stream(
 
 
 def make_reader(
-  config: schema.ExperimentConfig, mem_len: int, *, streams: bool
+  config: schema.ExperimentConfig, mem_len: int
 ) -> reader_lib.Reader:
   """The reader of whole segments, with the first temperature of evaluation."""
   evaluation = config.eval
@@ -76,8 +76,22 @@ def make_reader(
     clamp_len=evaluation.clamp_len,
     same_length=evaluation.same_length,
     temperature=evaluation.temperature[0],
-    streams=streams,
     whole_steps=True,
+  )
+
+
+def make_network_reader(
+  config: schema.ExperimentConfig, mem_len: int
+) -> reader_lib.NetworkReader:
+  """The network as a reader, with the first temperature of evaluation."""
+  evaluation = config.eval
+  return reader_lib.NetworkReader(
+    config.model,
+    mem_len=mem_len,
+    segment_len=evaluation.read_len,
+    clamp_len=evaluation.clamp_len,
+    same_length=evaluation.same_length,
+    temperature=evaluation.temperature[0],
   )
 
 
@@ -146,8 +160,12 @@ class Evaluator:
     self._is_compiled = False
 
     # The functions of parameters and state: freeze, start, score.
+    reader: reader_lib.TokenReader
     streams = caches_keys(config, mesh, mem_len=mem_len)
-    reader = make_reader(config, mem_len, streams=streams)
+    if streams:
+      reader = make_reader(config, mem_len)
+    else:
+      reader = make_network_reader(config, mem_len)
     lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)
     start = functools.partial(reader.start, batch_size=lanes)
 
@@ -159,7 +177,7 @@ class Evaluator:
     state = jax.eval_shape(start, self._frozen)
     state_at = mesh_lib.states(mesh, state)
     self._state = mesh_lib.placed(state, state_at)
-    if reader.streams:
+    if streams:
       self.freeze = _compiled_without_copies(reader.freeze, params, frozen_at)
     else:  # Compiled, the identity would copy every array.
       self.freeze = functools.partial(jax.device_put, device=frozen_at)
@@ -259,7 +277,7 @@ def score_segments(
   state: shapes.PyTree,
   segments: segment_lib.Segment,
   *,
-  reader: reader_lib.Reader,
+  reader: reader_lib.TokenReader,
 ) -> tuple[shapes.PyTree, nats.Sums]:
   """Scores S consecutive segments, [S, B, T]: the next state, and sums."""
 

@@ -227,18 +227,6 @@ def splits(config: schema.ModelConfig) -> mesh_lib.Splits:
   return parameters.splits_of(_abstract_boxed_params(config))
 
 
-def layer_splits(config: schema.ModelConfig, place: int) -> mesh_lib.Splits:
-  """How a mesh splits one layer's parameters, which are not stacked.
-
-  `place` is that of the layer in the pattern.
-  """
-  return {
-    path[2:]: split._replace(num_stacked=0)
-    for path, split in splits(config).items()
-    if path[:2] == ("layers", str(place))
-  }
-
-
 @functools.cache  # Tracing the model takes long beside drawing a token.
 def _abstract_boxed_params(config: schema.ModelConfig) -> shapes.PyTree:
   return jax.eval_shape(lambda: _boxed_params(config, jax.random.key(0)))

@@ -1,8 +1,4 @@
-"""Reads tokens with fixed parameters: evaluation, scoring, generation, Python.
-
-Every layer reads with the streaming form of its mixer, if it has one, and with
-the state of training otherwise. A reader that does not stream is the network
-itself. The results are the same.
+"""Readers of tokens with fixed parameters: evaluation, scoring, generation.
 
     reader = reader.Reader(config.model, mem_len=1600, segment_len=128,
                            clamp_len=1000, same_length=True)
@@ -10,126 +6,112 @@ itself. The results are the same.
     state = reader.start(frozen, batch_size=1)
     log_probs, state = reader.step(frozen, state, tokens, resets)
 
-Shapes: B lanes, T tokens, N layers, D model width, V vocabulary.
+`Reader` reads with the streaming forms of mixers, in steps of any length.
+`NetworkReader` is the network itself, which reads whole segments alone. The
+results are the same.
+
+Shapes: B lanes, T tokens, U targets, V vocabulary.
 """
 
 import dataclasses
-import functools
-from typing import NamedTuple
+from typing import Protocol
 
 import jax
-import jax.numpy as jnp
 import jaxtyping as jt
-from jax import P
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import block
-from transformer_xl.model import layers as layers_lib
+from transformer_xl.model import layers_reader
 from transformer_xl.model import network
-from transformer_xl.model import parameters
-from transformer_xl.model import ring
-from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
-from transformer_xl.model.mixers import table
+
+Frozen = layers_reader.Frozen
+State = layers_reader.State
 
 
-class Frozen(NamedTuple):
-  """Parameters, and arrays that are computed from the parameters alone.
+class TokenReader(Protocol):
+  """What evaluation needs of a reader.
 
-  Attributes:
-    outside: parameters that belong to no layer.
-    layers: one tree for each layer, since a slice of one tree costs a copy.
+  `Reader` has a state and prepared parameters of its own; those of
+  `NetworkReader` are a network's. Both are pytrees.
   """
 
-  outside: shapes.PyTree
-  layers: tuple[shapes.PyTree, ...]
+  def freeze(self, params: shapes.PyTree) -> shapes.PyTree:
+    """Computes everything that does not depend on the text."""
+
+  def shardings(
+    self, mesh: jax.sharding.Mesh, frozen: shapes.PyTree
+  ) -> shapes.PyTree:
+    """The shardings of what `freeze` returns."""
+
+  def start(self, frozen: shapes.PyTree, *, batch_size: int) -> shapes.PyTree:
+    """The state before the first token."""
+
+  def read(
+    self,
+    frozen: shapes.PyTree,
+    state: shapes.PyTree,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Hidden, shapes.PyTree]:
+    """What the softmax reads, and the next state."""
+
+  def head(self, frozen: shapes.PyTree) -> adaptive_softmax.Projection:
+    """The weights of the softmax, for the functions of `adaptive_softmax`."""
+
+  def nll(
+    self,
+    frozen: shapes.PyTree,
+    state: shapes.PyTree,
+    inputs: shapes.Tokens,
+    targets: shapes.Targets,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Losses, shapes.PyTree]:
+    """Negative log-probabilities of the targets, and the next state."""
 
 
-class State(NamedTuple):
-  """Everything that a step needs to know of the tokens before it.
+class _Predictions:
+  """What readers predict, from what they read."""
 
-  Attributes:
-    layers: what each layer remembers.
-    length: tokens of its document that each lane has read.
-    position: position of the next token in its segment.
-    num_read: tokens that were read in all; it may overflow.
-  """
+  def step(
+    self: TokenReader,
+    frozen: shapes.PyTree,
+    state: shapes.PyTree,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[jt.Float[shapes.Array, "B T V"], shapes.PyTree]:
+    """Log-probabilities of every next token, and the next state."""
+    hidden, state = self.read(frozen, state, tokens, resets)
+    return adaptive_softmax.log_probs(hidden, self.head(frozen)), state
 
-  layers: tuple[mixer_lib.LayerState, ...]
-  length: jt.Int[shapes.Array, "B"]
-  position: jt.Int[shapes.Array, ""]
-  num_read: jt.Int[shapes.Array, ""]
-
-  @property
-  def num_lanes(self) -> int:
-    """The number of lanes, B."""
-    return self.length.shape[0]
-
-  def repeat_lane(self, count: int) -> "State":
-    """The state of a single lane, in `count` lanes."""
-
-    def repeated(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
-      if hasattr(layer, "repeat_lane"):
-        return layer.repeat_lane(count)
-      return jax.tree.map(
-        lambda leaf: jnp.repeat(leaf, count, axis=0) if leaf.ndim else leaf,
-        layer,
-      )
-
-    layers = tuple(map(repeated, self.layers))
-    return self._replace(layers=layers, length=jnp.repeat(self.length, count))
-
-  def partition_specs(self) -> "State":
-    """The state's PartitionSpecs: by lanes, and for rings by heads as well."""
-
-    def specs(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
-      if hasattr(layer, "partition_specs"):
-        return layer.partition_specs()
-      return jax.tree.map(
-        lambda leaf: P(mesh_lib.LANES) if leaf.ndim else P(), layer
-      )
-
-    layers = tuple(map(specs, self.layers))
-    by_lanes: shapes.PyTree = P(mesh_lib.LANES)
-    whole: shapes.PyTree = P()
-    return State(layers, length=by_lanes, position=whole, num_read=whole)
-
-
-# A `State` if the reader streams, otherwise a `network.State`.
-AnyState = shapes.PyTree
+  def nll(
+    self: TokenReader,
+    frozen: shapes.PyTree,
+    state: shapes.PyTree,
+    inputs: shapes.Tokens,
+    targets: shapes.Targets,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Losses, shapes.PyTree]:
+    """Negative log-probabilities of the targets, and the next state."""
+    hidden, state = self.read(frozen, state, inputs, resets)
+    hidden = hidden[:, -targets.shape[1] :]
+    return adaptive_softmax.nll(hidden, targets, self.head(frozen)), state
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader:
-  """Reads tokens with fixed parameters.
-
-  A ring must not wrap around within a step, so read full segments, then at most
-  one partial segment, then single tokens (`for_tokens`).
-
-  Encodings that count from the start of a segment continue its count in the
-  steps that complete it, and restart after `segment_len` tokens: single tokens
-  get the positions that they would have in whole segments. Such a model should
-  be read in segments of the length that it was trained with.
-
-  Without memory, a step sees what was read of its segment and nothing before
-  it, so single tokens are read as in whole segments, too.
+class NetworkReader(_Predictions):
+  """The network as a reader: whole segments, and memory of hidden states.
 
   Attributes:
     config: of the model.
     mem_len: length of the memory in tokens.
-    segment_len: tokens of a full segment.
+    segment_len: tokens of a segment.
     clamp_len: distances from this one on share one encoding; 0 for no limit.
     same_length: all queries see the same number of keys.
     temperature: divides the logits.
-    streams: use streaming forms; otherwise it is the network, which reads
-      whole segments alone.
-    step_len: the most tokens in a step; 0 for a segment.
-    whole_steps: every step has `step_len` tokens. Otherwise mixers that take
-      several tokens together keep room for those that wait.
   """
 
   config: schema.ModelConfig
@@ -138,147 +120,126 @@ class Reader:
   clamp_len: int
   same_length: bool
   temperature: float = 1.0
-  streams: bool = True
+
+  def __post_init__(self) -> None:
+    encodings.of(self.config).check_segment_len(self.config, self.segment_len)
+
+  def freeze(self, params: shapes.PyTree) -> shapes.PyTree:
+    """The parameters themselves."""
+    return params
+
+  def shardings(
+    self, mesh: jax.sharding.Mesh, frozen: shapes.PyTree
+  ) -> shapes.PyTree:
+    """The shardings of the parameters in training."""
+    return mesh_lib.parameters(mesh, frozen, network.splits(self.config))
+
+  def start(self, frozen: shapes.PyTree, *, batch_size: int) -> network.State:
+    """The state before the first token."""
+    del frozen
+    return network.empty_state(
+      self.config,
+      batch_size=batch_size,
+      mem_len=self.mem_len,
+      step_len=self.segment_len,
+    )
+
+  def read(
+    self,
+    frozen: shapes.PyTree,
+    state: network.State,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Hidden, network.State]:
+    """What the softmax reads, and the next state."""
+    return self._bound(frozen)(tokens, state, resets)
+
+  def head(self, frozen: shapes.PyTree) -> adaptive_softmax.Projection:
+    """The weights of the softmax, for the functions of `adaptive_softmax`."""
+    return self._bound(frozen).head()
+
+  def _bound(self, params: shapes.PyTree) -> network.Network:
+    settings = mixer_lib.Settings(
+      clamp_len=self.clamp_len,
+      same_length=self.same_length,
+      temperature=self.temperature,
+      mem_len=self.mem_len,
+    )
+    return network.Network(self.config, settings).bind({"params": params})
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader(_Predictions):
+  """Reads tokens with the layers of a `LayersReader`, which says how.
+
+  Attributes:
+    config: of the model.
+    mem_len: length of the memory in tokens.
+    segment_len: tokens of a full segment.
+    clamp_len: distances from this one on share one encoding; 0 for no limit.
+    same_length: all queries see the same number of keys.
+    temperature: divides the logits.
+    step_len: the most tokens in a step; 0 for a segment.
+    whole_steps: every step has `step_len` tokens.
+  """
+
+  config: schema.ModelConfig
+  mem_len: int
+  segment_len: int
+  clamp_len: int
+  same_length: bool
+  temperature: float = 1.0
   step_len: int = 0
   whole_steps: bool = False
 
   def __post_init__(self) -> None:
     encodings.of(self.config).check_segment_len(self.config, self.segment_len)
 
+  @property
+  def layers(self) -> layers_reader.LayersReader:
+    """What reads the vectors of the tokens."""
+    return layers_reader.LayersReader(
+      self.config,
+      mem_len=self.mem_len,
+      segment_len=self.segment_len,
+      clamp_len=self.clamp_len,
+      same_length=self.same_length,
+      step_len=self.step_len,
+      whole_steps=self.whole_steps,
+    )
+
   def for_tokens(
     self, frozen: Frozen, state: State
   ) -> tuple["Reader", Frozen, State]:
     """Continues with single tokens: a reader, its parameters and its state."""
-    layers = []
-    states = []
-    for index, layer in enumerate(table.all_layers(self.config)):
-      params = dict(frozen.layers[index])
-      layer_state = state.layers[index]
-      streaming = layer.mixer.streaming
-      if streaming is not None:
-        params[layer.name], layer_state = streaming.for_tokens(
-          params[layer.name], layer_state, mem_len=layer.mem_len(self.mem_len)
-        )
-      layers.append(params)
-      states.append(layer_state)
-    reader = dataclasses.replace(self, step_len=1)
-    frozen = frozen._replace(layers=tuple(layers))
-    return reader, frozen, state._replace(layers=tuple(states))
+    layers, frozen, state = self.layers.for_tokens(frozen, state)
+    reader = dataclasses.replace(self, step_len=layers.step_len)
+    return reader, frozen, state
 
-  def freeze(self, params: shapes.PyTree) -> Frozen | shapes.PyTree:
+  def freeze(self, params: shapes.PyTree) -> Frozen:
     """Computes everything that does not depend on the text."""
-    if not self.streams:
-      return params
-    outside = {name: tree for name, tree in params.items() if name != "layers"}
-    # Not compiled, which would copy what is not cast.
-    outside = parameters.in_compute_type(outside, self.config)
-    biases = self._bound(outside).body.biases
-    num_places = len(params["layers"])
-    layers = []
-    for index, layer in enumerate(table.all_layers(self.config)):
-      turn, place = divmod(index, num_places)
-      stacked = params["layers"][str(place)]
-      layers.append(
-        _freeze_layer(stacked, turn, biases, reader=self, layer=layer)
-      )
-    return Frozen(outside, tuple(layers))
+    return self.layers.freeze(params)
 
-  def shardings(
-    self, mesh: jax.sharding.Mesh, frozen: Frozen | shapes.PyTree
-  ) -> Frozen | shapes.PyTree:
-    """The shardings of what `freeze` returns.
-
-    They are those of training. But arrays of a streaming form stay whole, since
-    every step would gather them.
-    """
+  def shardings(self, mesh: jax.sharding.Mesh, frozen: Frozen) -> Frozen:
+    """The shardings of what `freeze` returns."""
     splits = network.splits(self.config)
-    if not self.streams:
-      return mesh_lib.parameters(mesh, frozen, splits)
-    num_places = len(table.pattern(self.config))
-    layers = []
-    for index, layer in enumerate(table.all_layers(self.config)):
-      of_layer = network.layer_splits(self.config, index % num_places)
-      if layer.mixer.streaming is not None:
-        of_layer = {
-          path: split
-          for path, split in of_layer.items()
-          if path[0] != layer.name
-        }
-      layers.append(mesh_lib.parameters(mesh, frozen.layers[index], of_layer))
-    outside = mesh_lib.parameters(mesh, frozen.outside, splits)
-    return Frozen(outside, tuple(layers))
+    return self.layers.shardings(mesh, frozen, splits)
 
-  def start(
-    self, frozen: Frozen | shapes.PyTree, *, batch_size: int
-  ) -> AnyState:
+  def start(self, frozen: Frozen, *, batch_size: int) -> State:
     """The state before the first token."""
-    if not self.streams:
-      return network.empty_state(
-        self.config,
-        batch_size=batch_size,
-        mem_len=self.mem_len,
-        step_len=self._step_len,
-      )
-    states = []
-    for index, layer in enumerate(table.all_layers(self.config)):
-      mem_len = layer.mem_len(self.mem_len)
-      streaming = layer.mixer.streaming
-      if streaming is not None:
-        state = streaming.start(
-          self.config,
-          frozen.layers[index][layer.name],
-          batch_size=batch_size,
-          mem_len=mem_len,
-          step_len=self._step_len,
-        )
-      else:
-        state = self._empty_state(layer, batch_size=batch_size)
-      states.append(state)
-    # Own arrays, since a donated buffer can be given away only once.
-    return State(
-      tuple(states),
-      length=jnp.zeros((batch_size,), jnp.int32),
-      position=jnp.zeros((), jnp.int32),
-      num_read=jnp.zeros((), jnp.int32),
-    )
-
-  def step(
-    self,
-    frozen: Frozen,
-    state: State,
-    tokens: shapes.Tokens,
-    resets: shapes.Resets | None = None,
-  ) -> tuple[jt.Float[shapes.Array, "B T V"], State]:
-    """Log-probabilities of every next token, and the next state."""
-    hidden, state = self.read(frozen, state, tokens, resets)
-    return adaptive_softmax.log_probs(hidden, self.head(frozen)), state
-
-  def nll(
-    self,
-    frozen: Frozen,
-    state: State,
-    inputs: shapes.Tokens,
-    targets: shapes.Targets,
-    resets: shapes.Resets | None = None,
-  ) -> tuple[shapes.Losses, State]:
-    """Negative log-probabilities of the targets, and the next state."""
-    hidden, state = self.read(frozen, state, inputs, resets)
-    hidden = hidden[:, -targets.shape[1] :]
-    return adaptive_softmax.nll(hidden, targets, self.head(frozen)), state
+    return self.layers.start(frozen, batch_size=batch_size)
 
   def read(
     self,
-    frozen: Frozen | shapes.PyTree,
-    state: AnyState,
+    frozen: Frozen,
+    state: State,
     tokens: shapes.Tokens,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[shapes.Hidden, AnyState]:
+  ) -> tuple[shapes.Hidden, State]:
     """What the softmax reads, and the next state; see `read_layers`."""
-    if not self.streams:
-      return self._bound(frozen)(tokens, state, resets)
-    outputs, state = self.read_layers(frozen, state, tokens, resets, count)
-    return self._bound(frozen.outside).body.finish(outputs[-1]), state
+    vectors = self._bound(frozen).embed(tokens)
+    return self.layers.read(frozen, state, vectors, resets, count)
 
   def read_layers(
     self,
@@ -290,158 +251,16 @@ class Reader:
   ) -> tuple[tuple[shapes.Hidden, ...], State]:
     """The states of all layers, N + 1 with the embeddings, and the next state.
 
-    Args:
-      frozen: the parameters, as `freeze` returns them.
-      state: the result of `start` or of the last step.
-      tokens: ids of the tokens.
-      resets: True where a token is the first of a document. None saves the work
-        of a reset, which may touch every slot.
-      count: how many tokens count, the first; the others are padding, so that
-        segments of all lengths share one compiled function. No token looks back
-        as far as the slots of padding, which are the next to be written. With
-        it, there are no resets.
+    `tokens` are ids; all else is as in `LayersReader.read_layers`.
     """
-    model = self._bound(frozen.outside)
-    shared = layers_lib.share(state.length, resets, tokens.shape)
-    shared = shared._replace(
-      distances=layers_lib.encode_distances(
-        self.config,
-        state.layers,
-        segment_len=tokens.shape[1],
-        clamp_len=self.clamp_len,
-      ),
-      biases=model.body.biases,
-      num_tokens=count,
-      num_read=state.num_read,
-      first_position=state.position,
-    )
-    # What such a layer holds without memory is of the segment alone.
-    in_segment = shared._replace(
-      length=jnp.minimum(shared.length, state.position)
-    )
-    vectors = model.embed(tokens)
-    outputs = [model.body.enter(vectors, first_position=state.position)]
-    layers = ring.at_one_slot(state.layers)
-    states = []
-    for index, layer in enumerate(table.all_layers(self.config)):
-      layer_state = layers[index]
-      layer_shared = shared
-      if self._holds_segment(layer):
-        empty = self._empty_state(layer, batch_size=state.num_lanes)
-        layer_state = jax.tree.map(
-          lambda fresh, held: jnp.where(state.position == 0, fresh, held),
-          empty,
-          layer_state,
-        )
-        layer_shared = in_segment
-      settings = dataclasses.replace(
-        self._settings, mem_len=layer.mem_len(self.mem_len)
-      )
-      read_layer = block.Layer(self.config, settings, layer, streams=True)
-      result: shapes.PyTree = read_layer.apply(
-        {"params": frozen.layers[index]},
-        outputs[-1],
-        layer_state,
-        layer_shared,
-      )
-      hidden, kept = result
-      outputs.append(hidden)
-      states.append(kept.state)
+    vectors = self._bound(frozen).embed(tokens)
+    return self.layers.read_layers(frozen, state, vectors, resets, count)
 
-    num_tokens = tokens.shape[1] if count is None else count
-    next_state = State(
-      tuple(states),
-      length=visibility.next_length(
-        shared.length, shared.since_reset, num_tokens
-      ),
-      position=(state.position + num_tokens) % self.segment_len,
-      num_read=state.num_read + num_tokens,
-    )
-    return tuple(outputs), next_state
-
-  def head(self, frozen: Frozen | shapes.PyTree) -> adaptive_softmax.Projection:
+  def head(self, frozen: Frozen) -> adaptive_softmax.Projection:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
-    outside = frozen.outside if self.streams else frozen
-    return self._bound(outside).head()
+    return self._bound(frozen).head()
 
-  def _holds_segment(self, layer: table.Layer) -> bool:
-    """Whether a layer has to hold what was read of the segment.
-
-    Without memory, and where a step may be less than a segment. Streaming forms
-    do so by themselves.
-    """
-    steps_are_parts = not self.whole_steps and self.segment_len > 1
-    is_stream = layer.mixer.streaming is not None
-    return self.mem_len == 0 and steps_are_parts and not is_stream
-
-  def _empty_state(
-    self, layer: table.Layer, *, batch_size: int
-  ) -> mixer_lib.LayerState:
-    """The state of a layer without a streaming form before the first token."""
-    mem_len = layer.mem_len(self.mem_len)
-    if self._holds_segment(layer):  # All of it: a limit is for what is before.
-      mem_len = self.segment_len
-    return layer.mixer.empty_state(
-      self.config,
-      batch_size=batch_size,
-      mem_len=mem_len,
-      step_len=self._step_len if self.whole_steps else 1,
-    )
-
-  @property
-  def _settings(self) -> mixer_lib.Settings:
-    return mixer_lib.Settings(
-      clamp_len=self.clamp_len,
-      same_length=self.same_length,
-      temperature=self.temperature,
-      mem_len=self.mem_len,
-    )
-
-  @property
-  def _step_len(self) -> int:
-    if self.mem_len == 0:  # A step sees the segment that it completes.
-      return self.segment_len
-    return self.step_len or self.segment_len
-
-  def _bound(self, params: shapes.PyTree) -> network.Network:
-    model = network.Network(self.config, self._settings)
-    return model.bind({"params": params})
-
-
-# Called outside of a program, it is compiled once for all layers that are
-# alike; a program of all layers takes many times as long to compile.
-@functools.partial(jax.jit, static_argnames=("reader", "layer"))
-def _freeze_layer(
-  stacked: shapes.PyTree,
-  turn: jt.Int[shapes.Array, ""],
-  biases: shapes.BiasPair | None,
-  *,
-  reader: Reader,
-  layer: table.Layer,
-) -> shapes.PyTree:
-  """Computes everything of one layer that does not depend on the text.
-
-  Args:
-    stacked: the parameters of all layers in its place, each [turns, ...].
-    turn: the layer's own index there.
-    biases: u and v, if all layers share them.
-    reader: reads with the layer.
-    layer: its place of the pattern.
-  """
-  own = jax.tree.map(
-    lambda leaf: jax.lax.dynamic_index_in_dim(leaf, turn, keepdims=False),
-    stacked,
-  )
-  own = parameters.in_compute_type(own, reader.config)
-  streaming = layer.mixer.streaming
-  if streaming is None:
-    return own
-  return streaming.prepare(
-    reader.config,
-    reader._settings,
-    own,
-    name=layer.name,
-    biases=biases,
-    mem_len=layer.mem_len(reader.mem_len),
-    step_len=reader._step_len,
-  )
+  def _bound(self, frozen: Frozen) -> network.Network:
+    settings = mixer_lib.Settings(temperature=self.temperature)
+    model = network.Network(self.config, settings)
+    return model.bind({"params": frozen.outside})

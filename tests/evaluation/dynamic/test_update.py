@@ -71,7 +71,7 @@ class Functions(NamedTuple):
 
 @functools.cache
 def functions(config):
-  read = evaluator.make_reader(config, MEMORY, streams=False)
+  read = evaluator.make_network_reader(config, MEMORY)
   options = config.eval.dynamic
   per_lane = options.kind != "none" and options.lanes == "apart"
   shared = {"reader": read, "per_lane": per_lane}

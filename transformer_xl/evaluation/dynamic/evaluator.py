@@ -226,7 +226,7 @@ def start_state(
   params: shapes.PyTree,
   *,
   config: schema.ExperimentConfig,
-  reader: reader_lib.Reader,
+  reader: reader_lib.TokenReader,
   per_lane: bool,
 ) -> State:
   """The state before the first segment."""
@@ -258,7 +258,7 @@ def score_segments(
   mixtures: neural_cache.Mixture,
   texts: TextSegment,
   *,
-  reader: reader_lib.Reader,
+  reader: reader_lib.TokenReader,
   per_lane: bool,
 ) -> tuple[State, LossSums]:
   """Scores S consecutive segments, [S, B, T], and learns from each.
@@ -307,7 +307,7 @@ def mean_squares(
   state: State,
   segments: segment_lib.Segment,
   *,
-  reader: reader_lib.Reader,
+  reader: reader_lib.TokenReader,
   per_lane: bool,
   num_lanes: int,
 ) -> shapes.PyTree:
@@ -344,7 +344,7 @@ def mean_squares(
 
 def make_reader(
   config: schema.ExperimentConfig, mem_len: int, *, per_lane: bool
-) -> reader_lib.Reader:
+) -> reader_lib.NetworkReader:
   """The reader whose parameters may change."""
   if per_lane:
     changes: dict[str, object] = {"model.cluster_capacities": ()}
@@ -354,14 +354,14 @@ def make_reader(
       # The kernel cannot batch over parameters.
       changes["model.attention"] = "xla"
     config = load.replaced(config, changes)
-  return evaluator_lib.make_reader(config, mem_len, streams=False)
+  return evaluator_lib.make_network_reader(config, mem_len)
 
 
 def _read(
   params: shapes.PyTree,
   memory: network.State,
   segment: segment_lib.Segment,
-  reader: reader_lib.Reader,
+  reader: reader_lib.TokenReader,
 ) -> tuple[shapes.Losses, shapes.Hidden, network.State]:
   """Losses, last hidden states with targets, and next memory."""
   hidden, memory = reader.read(params, memory, segment.inputs, segment.resets)
@@ -374,7 +374,7 @@ def _loss_gradient(
   params: shapes.PyTree,
   memory: network.State,
   segment: segment_lib.Segment,
-  reader: reader_lib.Reader,
+  reader: reader_lib.TokenReader,
 ) -> tuple[shapes.PyTree, tuple[shapes.Losses, shapes.Hidden, network.State]]:
   """Gradient of the mean loss over scored tokens, and the results of `_read`.
 

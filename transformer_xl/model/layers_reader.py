@@ -1,0 +1,404 @@
+"""Reads vectors with fixed parameters: the layers of every reader.
+
+Every layer reads with the streaming form of its mixer, if it has one, and with
+the state of training otherwise. The results are those of `layers.Layers`.
+
+    reader = layers_reader.LayersReader(config, mem_len=1600, segment_len=128,
+                                        clamp_len=1000, same_length=True)
+    frozen = reader.freeze(params)
+    state = reader.start(frozen, batch_size=1)
+    hidden, state = reader.read(frozen, state, vectors, resets)
+
+Shapes: B lanes, T tokens, N layers, D model width.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+from jax import P
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import block
+from transformer_xl.model import layers as layers_lib
+from transformer_xl.model import parameters
+from transformer_xl.model import ring
+from transformer_xl.model import visibility
+from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.mixers import mixer as mixer_lib
+from transformer_xl.model.mixers import table
+
+
+class Frozen(NamedTuple):
+  """Parameters, and arrays that are computed from the parameters alone.
+
+  Attributes:
+    outside: parameters that belong to no layer.
+    layers: one tree for each layer, since a slice of one tree costs a copy.
+  """
+
+  outside: shapes.PyTree
+  layers: tuple[shapes.PyTree, ...]
+
+
+class State(NamedTuple):
+  """Everything that a step needs to know of the tokens before it.
+
+  Attributes:
+    layers: what each layer remembers.
+    length: tokens of its document that each lane has read.
+    position: position of the next token in its segment.
+    num_read: tokens that were read in all; it may overflow.
+  """
+
+  layers: tuple[mixer_lib.LayerState, ...]
+  length: jt.Int[shapes.Array, "B"]
+  position: jt.Int[shapes.Array, ""]
+  num_read: jt.Int[shapes.Array, ""]
+
+  @property
+  def num_lanes(self) -> int:
+    """The number of lanes, B."""
+    return self.length.shape[0]
+
+  def repeat_lane(self, count: int) -> "State":
+    """The state of a single lane, in `count` lanes."""
+
+    def repeated(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
+      if hasattr(layer, "repeat_lane"):
+        return layer.repeat_lane(count)
+      return jax.tree.map(
+        lambda leaf: jnp.repeat(leaf, count, axis=0) if leaf.ndim else leaf,
+        layer,
+      )
+
+    layers = tuple(map(repeated, self.layers))
+    return self._replace(layers=layers, length=jnp.repeat(self.length, count))
+
+  def partition_specs(self) -> "State":
+    """The state's PartitionSpecs: by lanes, and for rings by heads as well."""
+
+    def specs(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
+      if hasattr(layer, "partition_specs"):
+        return layer.partition_specs()
+      return jax.tree.map(
+        lambda leaf: P(mesh_lib.LANES) if leaf.ndim else P(), layer
+      )
+
+    layers = tuple(map(specs, self.layers))
+    by_lanes: shapes.PyTree = P(mesh_lib.LANES)
+    whole: shapes.PyTree = P()
+    return State(layers, length=by_lanes, position=whole, num_read=whole)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayersReader:
+  """Reads vectors with fixed parameters.
+
+  A ring must not wrap around within a step, so read full segments, then at most
+  one partial segment, then single tokens (`for_tokens`).
+
+  Encodings that count from the start of a segment continue its count in the
+  steps that complete it, and restart after `segment_len` tokens: single tokens
+  get the positions that they would have in whole segments. Such a model should
+  be read in segments of the length that it was trained with.
+
+  Without memory, a step sees what was read of its segment and nothing before
+  it, so single tokens are read as in whole segments, too.
+
+  Attributes:
+    config: of the model.
+    mem_len: length of the memory in tokens.
+    segment_len: tokens of a full segment.
+    clamp_len: distances from this one on share one encoding; 0 for no limit.
+    same_length: all queries see the same number of keys.
+    step_len: the most tokens in a step; 0 for a segment.
+    whole_steps: every step has `step_len` tokens. Otherwise mixers that take
+      several tokens together keep room for those that wait.
+  """
+
+  config: schema.ModelConfig
+  mem_len: int
+  segment_len: int
+  clamp_len: int
+  same_length: bool
+  step_len: int = 0
+  whole_steps: bool = False
+
+  def __post_init__(self) -> None:
+    encodings.of(self.config).check_segment_len(self.config, self.segment_len)
+
+  def freeze(self, params: shapes.PyTree) -> Frozen:
+    """Computes everything that does not depend on the vectors.
+
+    `params` are those of `Layers`, or of a network.
+    """
+    outside = {name: tree for name, tree in params.items() if name != "layers"}
+    # Not compiled, which would copy what is not cast.
+    outside = parameters.in_compute_type(outside, self.config)
+    biases = self._bound(outside).biases
+    num_places = len(params["layers"])
+    layers = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      turn, place = divmod(index, num_places)
+      stacked = params["layers"][str(place)]
+      layers.append(
+        _freeze_layer(stacked, turn, biases, reader=self, layer=layer)
+      )
+    return Frozen(outside, tuple(layers))
+
+  def start(self, frozen: Frozen, *, batch_size: int) -> State:
+    """The state before the first token."""
+    states = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      mem_len = layer.mem_len(self.mem_len)
+      streaming = layer.mixer.streaming
+      if streaming is not None:
+        state = streaming.start(
+          self.config,
+          frozen.layers[index][layer.name],
+          batch_size=batch_size,
+          mem_len=mem_len,
+          step_len=self._step_len,
+        )
+      else:
+        state = self._empty_state(layer, batch_size=batch_size)
+      states.append(state)
+    # Own arrays, since a donated buffer can be given away only once.
+    return State(
+      tuple(states),
+      length=jnp.zeros((batch_size,), jnp.int32),
+      position=jnp.zeros((), jnp.int32),
+      num_read=jnp.zeros((), jnp.int32),
+    )
+
+  def for_tokens(
+    self, frozen: Frozen, state: State
+  ) -> tuple["LayersReader", Frozen, State]:
+    """Continues with single tokens: a reader, its parameters and its state."""
+    layers = []
+    states = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      params = dict(frozen.layers[index])
+      layer_state = state.layers[index]
+      streaming = layer.mixer.streaming
+      if streaming is not None:
+        params[layer.name], layer_state = streaming.for_tokens(
+          params[layer.name], layer_state, mem_len=layer.mem_len(self.mem_len)
+        )
+      layers.append(params)
+      states.append(layer_state)
+    reader = dataclasses.replace(self, step_len=1)
+    frozen = frozen._replace(layers=tuple(layers))
+    return reader, frozen, state._replace(layers=tuple(states))
+
+  def read(
+    self,
+    frozen: Frozen,
+    state: State,
+    vectors: shapes.Hidden,
+    resets: shapes.Resets | None = None,
+    count: jt.Int[shapes.Array, ""] | None = None,
+  ) -> tuple[shapes.Hidden, State]:
+    """The result of all layers, and the next state; see `read_layers`."""
+    outputs, state = self.read_layers(frozen, state, vectors, resets, count)
+    return self._bound(frozen.outside).finish(outputs[-1]), state
+
+  def read_layers(
+    self,
+    frozen: Frozen,
+    state: State,
+    vectors: shapes.Hidden,
+    resets: shapes.Resets | None = None,
+    count: jt.Int[shapes.Array, ""] | None = None,
+  ) -> tuple[tuple[shapes.Hidden, ...], State]:
+    """The states of all layers, N + 1 with the input, and the next state.
+
+    Args:
+      frozen: the parameters, as `freeze` returns them.
+      state: the result of `start` or of the last step.
+      vectors: of the tokens, as wide as the model.
+      resets: True where a token is the first of a document. None saves the work
+        of a reset, which may touch every slot.
+      count: how many tokens count, the first; the others are padding, so that
+        segments of all lengths share one compiled function. No token looks back
+        as far as the slots of padding, which are the next to be written. With
+        it, there are no resets.
+    """
+    layers = self._bound(frozen.outside)
+    shared = layers_lib.share(state.length, resets, vectors.shape[:2])
+    shared = shared._replace(
+      distances=layers_lib.encode_distances(
+        self.config,
+        state.layers,
+        segment_len=vectors.shape[1],
+        clamp_len=self.clamp_len,
+      ),
+      biases=layers.biases,
+      num_tokens=count,
+      num_read=state.num_read,
+      first_position=state.position,
+    )
+    # What such a layer holds without memory is of the segment alone.
+    in_segment = shared._replace(
+      length=jnp.minimum(shared.length, state.position)
+    )
+    outputs = [layers.enter(vectors, first_position=state.position)]
+    held = ring.at_one_slot(state.layers)
+    states = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      layer_state = held[index]
+      layer_shared = shared
+      if self._holds_segment(layer):
+        empty = self._empty_state(layer, batch_size=state.num_lanes)
+        layer_state = jax.tree.map(
+          lambda fresh, held: jnp.where(state.position == 0, fresh, held),
+          empty,
+          layer_state,
+        )
+        layer_shared = in_segment
+      settings = dataclasses.replace(
+        self._settings, mem_len=layer.mem_len(self.mem_len)
+      )
+      read_layer = block.Layer(self.config, settings, layer, streams=True)
+      result: shapes.PyTree = read_layer.apply(
+        {"params": frozen.layers[index]},
+        outputs[-1],
+        layer_state,
+        layer_shared,
+      )
+      hidden, kept = result
+      outputs.append(hidden)
+      states.append(kept.state)
+
+    num_tokens = vectors.shape[1] if count is None else count
+    next_state = State(
+      tuple(states),
+      length=visibility.next_length(
+        shared.length, shared.since_reset, num_tokens
+      ),
+      position=(state.position + num_tokens) % self.segment_len,
+      num_read=state.num_read + num_tokens,
+    )
+    return tuple(outputs), next_state
+
+  def shardings(
+    self, mesh: jax.sharding.Mesh, frozen: Frozen, splits: mesh_lib.Splits
+  ) -> Frozen:
+    """The shardings of what `freeze` returns.
+
+    They are those of training. But arrays of a streaming form stay whole, since
+    every step would gather them. `splits` are those of all parameters.
+    """
+    num_places = len(table.pattern(self.config))
+    layers = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      of_layer = layer_splits(splits, index % num_places)
+      if layer.mixer.streaming is not None:
+        of_layer = {
+          path: split
+          for path, split in of_layer.items()
+          if path[0] != layer.name
+        }
+      layers.append(mesh_lib.parameters(mesh, frozen.layers[index], of_layer))
+    outside = mesh_lib.parameters(mesh, frozen.outside, splits)
+    return Frozen(outside, tuple(layers))
+
+  def _holds_segment(self, layer: table.Layer) -> bool:
+    """Whether a layer has to hold what was read of the segment.
+
+    Without memory, and where a step may be less than a segment. Streaming forms
+    do so by themselves.
+    """
+    steps_are_parts = not self.whole_steps and self.segment_len > 1
+    is_stream = layer.mixer.streaming is not None
+    return self.mem_len == 0 and steps_are_parts and not is_stream
+
+  def _empty_state(
+    self, layer: table.Layer, *, batch_size: int
+  ) -> mixer_lib.LayerState:
+    """The state of a layer without a streaming form before the first token."""
+    mem_len = layer.mem_len(self.mem_len)
+    if self._holds_segment(layer):  # All of it: a limit is for what is before.
+      mem_len = self.segment_len
+    return layer.mixer.empty_state(
+      self.config,
+      batch_size=batch_size,
+      mem_len=mem_len,
+      step_len=self._step_len if self.whole_steps else 1,
+    )
+
+  @property
+  def _settings(self) -> mixer_lib.Settings:
+    return mixer_lib.Settings(
+      clamp_len=self.clamp_len,
+      same_length=self.same_length,
+      mem_len=self.mem_len,
+    )
+
+  @property
+  def _step_len(self) -> int:
+    if self.mem_len == 0:  # A step sees the segment that it completes.
+      return self.segment_len
+    return self.step_len or self.segment_len
+
+  def _bound(self, outside: shapes.PyTree) -> layers_lib.Layers:
+    model = layers_lib.Layers(self.config, self._settings)
+    return model.bind({"params": outside})
+
+
+def layer_splits(splits: mesh_lib.Splits, place: int) -> mesh_lib.Splits:
+  """How a mesh splits one layer's parameters, which are not stacked.
+
+  `splits` are those of all parameters, and `place` is that of the layer in the
+  pattern.
+  """
+  return {
+    path[2:]: split._replace(num_stacked=0)
+    for path, split in splits.items()
+    if path[:2] == ("layers", str(place))
+  }
+
+
+# Called outside of a program, it is compiled once for all layers that are
+# alike; a program of all layers takes many times as long to compile.
+@functools.partial(jax.jit, static_argnames=("reader", "layer"))
+def _freeze_layer(
+  stacked: shapes.PyTree,
+  turn: jt.Int[shapes.Array, ""],
+  biases: shapes.BiasPair | None,
+  *,
+  reader: LayersReader,
+  layer: table.Layer,
+) -> shapes.PyTree:
+  """Computes everything of one layer that does not depend on the text.
+
+  Args:
+    stacked: the parameters of all layers in its place, each [turns, ...].
+    turn: the layer's own index there.
+    biases: u and v, if all layers share them.
+    reader: reads with the layer.
+    layer: its place of the pattern.
+  """
+  own = jax.tree.map(
+    lambda leaf: jax.lax.dynamic_index_in_dim(leaf, turn, keepdims=False),
+    stacked,
+  )
+  own = parameters.in_compute_type(own, reader.config)
+  streaming = layer.mixer.streaming
+  if streaming is None:
+    return own
+  return streaming.prepare(
+    reader.config,
+    reader._settings,
+    own,
+    name=layer.name,
+    biases=biases,
+    mem_len=layer.mem_len(reader.mem_len),
+    step_len=reader._step_len,
+  )
