@@ -97,6 +97,12 @@ def project(
   return vectors @ (projection.T if transpose else projection)
 
 
+def has_projection(config: schema.ModelConfig, width: int) -> bool:
+  """Whether vectors of a width, E_c, are projected to the model's."""
+  may_project = config.div_val > 1 and config.project_equal_width
+  return width != config.model_dim or may_project
+
+
 def projection_parameter(
   module: nn.Module, index: int, width: int
 ) -> jax.Array | None:
@@ -106,9 +112,7 @@ def projection_parameter(
   """
   config = module.config
   shape = (width, config.model_dim)
-  if width == config.model_dim and (
-    config.div_val == 1 or not config.project_equal_width
-  ):
+  if not has_projection(config, width):
     return None
   init = nn.initializers.normal(PROJECTION_INIT_STD)
   return module.param(f"projection_{index}", init, shape, jnp.float32)
