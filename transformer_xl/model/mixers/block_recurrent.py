@@ -73,6 +73,7 @@ class BlockRecurrent(mixer.Mixer):
   takes_limit = True
   attends_zeros = False
   writes_segments = True
+  depends_on_cuts = True
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:

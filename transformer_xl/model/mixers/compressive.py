@@ -74,6 +74,7 @@ class Compressive(mixer.Mixer):
 
   attends = True
   attends_zeros = False
+  depends_on_cuts = True  # States are compressed at the ends of segments.
   keys_are_tokens = False
 
   @staticmethod

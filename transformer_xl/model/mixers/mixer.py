@@ -234,6 +234,8 @@ class Mixer(nn.Module):
     takes_limit: its memory may be shorter than the model's, as in NAME:128.
     attends_zeros: it can attend to zeros with `memory_start="zeros"`.
     writes_segments: results depend on where a segment starts.
+    depends_on_cuts: results depend on how a text is cut into segments, also
+      with `same_length`.
     keys_are_tokens: each key that is attended to is one token.
     streaming: another form of the mixer, which reads faster with fixed
       parameters; None if there is none.
@@ -248,6 +250,7 @@ class Mixer(nn.Module):
   takes_limit: ClassVar[bool] = False
   attends_zeros: ClassVar[bool] = True
   writes_segments: ClassVar[bool] = False
+  depends_on_cuts: ClassVar[bool] = False
   keys_are_tokens: ClassVar[bool] = True
   streaming: ClassVar[type[Streaming] | None] = None
 
