@@ -151,7 +151,10 @@ def plain_products(config: schema.ExperimentConfig) -> Callable[[], jax.Array]:
   model = config.model
   segment_len = config.score.segment_len
   flops = SCORED_WORDS * network.forward_flops_per_token(
-    model, segment_len=segment_len, mem_len=config.score.mem_len
+    model,
+    segment_len=segment_len,
+    mem_len=config.score.mem_len,
+    same_length=config.eval.same_length,
   )
   shape = (model.model_dim, model.ff_dim)
   num_turns = round(flops / (4 * segment_len * model.model_dim * model.ff_dim))

@@ -56,6 +56,7 @@ Mixer = mixer_lib.Mixer
 Recurrent = recurrent.Recurrent
 Settings = mixer_lib.Settings
 Shared = mixer_lib.Shared
+Reading = mixer_lib.Reading
 Kept = mixer_lib.Kept
 Streaming = mixer_lib.Streaming
 since_reset = visibility.since_reset

@@ -243,7 +243,8 @@ class PretrainedModel:
     """The states [layers, L, D] after each token of a text of any length.
 
     The text is read in segments; each layer remembers `mem_len` tokens of the
-    segments before. Layer 0 is the embeddings, -1 the last layer.
+    segments before. Layer 0 is the embeddings, -1 the last layer, whose states
+    are those before `final_norm`.
     """
     text = arguments.text(text, "text")
     return hidden_states_lib.read(self.trained, text, _layers(layers))
@@ -260,7 +261,8 @@ class PretrainedModel:
 
     Args:
       texts: of any lengths; the others in the batch do not matter.
-      layer: 0 for the embeddings, -1 for the last layer.
+      layer: 0 for the embeddings, -1 for the last layer, whose states are those
+        before `final_norm`.
       batch_size: the number of texts that are read at once; by default that of
         `config.score`.
     """

@@ -14,6 +14,7 @@ from tests.conformance import adapters
 from transformer_xl.config import registry
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
+from transformer_xl.model.mixers import mixer as mixer_lib
 
 # Float32 against float64, in shares of the largest log-probability: some ten
 # roundings. A wrong distance or window changes results by a thousand times as
@@ -222,7 +223,7 @@ def test_every_encoding_has_a_case():
 def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
   config = tiny.model_config(layers=(name,))
   mixer = registry.mixers[name]
-  flops = mixer.flops(config, segment_len=4, mem_len=8, context_len=0)
+  flops = mixer.flops(config, mixer_lib.Reading(segment_len=4, mem_len=8))
   assert flops > config.model_dim
   reach = mixer.remembered_tokens(config, 8)
   writes = registry.mixers[name].writes_segments

@@ -8,6 +8,8 @@ import re
 import numpy as np
 import pytest
 
+from benchmarks import memory_tables
+from transformer_xl.analysis import costs
 from transformer_xl.config import registry
 from transformer_xl.experiments import memory_text
 
@@ -127,3 +129,11 @@ def test_a_row_that_lacks_something_is_refused(change, problem):
     change = {"card": row["card"] | change["card"]}
   (found,) = problems(row | change, result)
   assert problem in found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_rows_have_the_operations_that_a_study_counts_today(path):
+  for values in memory_tables.read(path)["rows"]:
+    row = memory_tables.row_of(values)
+    counted = costs.forward_flops_per_token(row.config, row.length)
+    assert values["forward_flops_per_token"] == counted, row.name

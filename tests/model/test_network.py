@@ -13,6 +13,7 @@ from tests import tiny
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.model import block
 from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.mixers import mixer
 
 ADAPTIVE = {"cutoffs": (5, 11), "div_val": 2}
@@ -229,3 +230,19 @@ def test_remat_recomputes():
     )
     texts.add(str(jax.make_jaxpr(gradient)(params)))
   assert len(texts) == 1 + len(block.REMAT_POLICIES)
+
+
+def test_states_of_the_last_layer_are_from_before_the_final_norm():
+  """As `hidden_states` returns them; the softmax reads what `finish` makes."""
+  config = tiny.model_config(final_norm=True)
+  reader = reader_lib.Reader(
+    config, mem_len=4, segment_len=3, clamp_len=0, same_length=False
+  )
+  frozen = reader.freeze(tiny.params(config))
+  tokens, _, _ = tiny.inputs(config)
+  state = reader.start(frozen, batch_size=tokens.shape[0])
+  outputs, _ = reader.read_layers(frozen, state, tokens)
+  read, _ = reader.read(frozen, state, tokens)
+  model = network.Network(config).bind({"params": frozen.outside})
+  np.testing.assert_array_equal(model.finish(outputs[-1]), read)
+  assert np.abs(outputs[-1] - read).max() > 0.1

@@ -78,9 +78,9 @@ def test_slots_and_their_convolution_are_counted_by_hand():
   plain = dataclasses.replace(config, layers=("attention",))
   keys = 2 * 3 * 8 * 5  # Those of the slots, in two layers.
   convolution = 2 * 8 * 8  # One slot [8] for three states [8] is a third.
-  for mem_len, more in ((6, keys + convolution), (0, convolution)):
+  for mem_len, more in ((6, keys + convolution), (0, 0)):
     works = [
-      network.forward_flops_per_token(one, segment_len=4, mem_len=mem_len)
+      network.forward_flops_per_token(one, segment_len=3, mem_len=mem_len)
       for one in (plain, config)
     ]
     assert works[1] - works[0] == pytest.approx(2 * more)
@@ -101,14 +101,19 @@ def test_vectors_count_their_matrices_and_pairs():
 
 
 def test_retrieval_counts_its_scores_and_values():
-  """Beyond a window of 2, 7 keys have scores, and 4 values are retrieved."""
+  """Beyond a window of 2, keys have scores, and 4 values are retrieved."""
   near, far = (
     network.forward_flops_per_token(
       tiny.model_config(layers=("memorizing",)), segment_len=4, mem_len=mem_len
     )
     for mem_len in (2, 9)
   )
-  assert far - near == 2 * 2 * 8 * (7 + 4)  # Two layers of two heads [4].
+  # Of the 4 tokens, with a memory of 2 and with one of 9.
+  scores = (7 + 8 + 9 + 10) / 4 - (0 + 1 + 2 + 3) / 4
+  values = 4 - (0 + 1 + 2 + 3) / 4
+  assert far - near == 2 * 2 * 8 * (
+    scores + values
+  )  # Two layers, two heads [4].
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def forward_flops_per_token(
     segment_len=config.eval.segment_len,
     mem_len=mem_len,
     context_len=config.eval.context_len,
+    same_length=config.eval.same_length,
   )
 
 

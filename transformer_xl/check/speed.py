@@ -226,7 +226,10 @@ def time_update(case: str, config: schema.ExperimentConfig) -> Timing:
     seconds = _seconds(call) / _UPDATES
   tokens = train.batch_size * train.segment_len
   useful = 3 * network.forward_flops_per_token(
-    config.model, segment_len=train.segment_len, mem_len=train.mem_len
+    config.model,
+    segment_len=train.segment_len,
+    mem_len=train.mem_len,
+    same_length=train.same_length,
   )
   return Timing(
     part="update",
@@ -281,7 +284,10 @@ def time_segment(case: str, config: schema.ExperimentConfig) -> Timing:
     seconds = _seconds(call) / 4
   tokens = lanes * segment_len
   useful = network.forward_flops_per_token(
-    config.model, segment_len=segment_len, mem_len=mem_len
+    config.model,
+    segment_len=segment_len,
+    mem_len=mem_len,
+    same_length=config.eval.same_length,
   )
   return Timing(
     part="segment",

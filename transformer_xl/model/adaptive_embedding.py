@@ -99,6 +99,12 @@ def project(
   return vectors @ (projection.T if transpose else projection)
 
 
+def has_projection(config: schema.ModelConfig, width: int) -> bool:
+  """Whether vectors of a width, E_c, are projected to the model's."""
+  may_project = config.div_val > 1 and config.project_equal_width
+  return width != config.model_dim or may_project
+
+
 def projection_parameter(
   module: nn.Module, index: int, width: int
 ) -> jax.Array | None:
@@ -108,9 +114,7 @@ def projection_parameter(
   """
   config = module.config
   shape = (width, config.model_dim)
-  if width == config.model_dim and (
-    config.div_val == 1 or not config.project_equal_width
-  ):
+  if not has_projection(config, width):
     return None
   normal = nn.initializers.normal(PROJECTION_INIT_STD)
   init = parameters.with_split(normal, "outputs")

@@ -251,26 +251,33 @@ def forward_flops_per_token(
   segment_len: int,
   mem_len: int,
   context_len: int = 0,
+  same_length: bool = False,
+  step_len: int = 0,
 ) -> float:
   """Useful operations, two for each multiply-add, of one token's prediction.
 
-  Counted are the mixers and feed-forward parts of all layers, and the softmax
-  over the shortlist. Not counted are tail clusters, which most tokens do not
-  need.
+  Counted are the mixers and feed-forward parts of all layers, and for words of
+  the shortlist the softmax and the projections of its input and output. Not
+  counted are tail clusters, which most tokens do not need. `step_len` tokens
+  are read at a time, 0 for whole segments.
   """
+  reading = mixer_lib.Reading(
+    segment_len=segment_len,
+    mem_len=mem_len,
+    context_len=context_len,
+    same_length=same_length,
+    step_len=step_len,
+  )
   mixers = sum(
-    layer.mixer.flops(
-      config,
-      segment_len=segment_len,
-      mem_len=layer.mem_len(mem_len),
-      context_len=context_len,
-    )
+    layer.mixer.flops(config, reading._replace(mem_len=layer.mem_len(mem_len)))
     for layer in table.all_layers(config)
   )
   all_feed_forward = config.num_layers * feed_forward.flops(config)
-  ends = (*config.cutoffs, config.vocab_size)
-  head = 2 * config.embed_dim * (ends[0] + len(config.cutoffs))
-  return mixers + all_feed_forward + head
+  shortlist, *tails = adaptive_embedding.clusters(config)
+  head = 2 * shortlist.width * (shortlist.stop + len(tails))
+  if adaptive_embedding.has_projection(config, shortlist.width):
+    head += 2 * 2 * shortlist.width * config.model_dim
+  return float(mixers + all_feed_forward + head)
 
 
 def _mean_square(states: jax.Array) -> jax.Array:

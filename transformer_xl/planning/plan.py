@@ -119,6 +119,7 @@ def train_plan(
     segment_len=length,
     mem_len=train.mem_len,
     context_len=train.context_len,
+    same_length=train.same_length,
   )
   tokens = train.batch_size * train.gradient_segments * length
   with _announced("training"):
@@ -178,6 +179,7 @@ def eval_plan(
     segment_len=evaluation.segment_len,
     mem_len=mem_len,
     context_len=evaluation.context_len,
+    same_length=evaluation.same_length,
   )
   tokens = evaluation.batch_size * evaluation.segment_len
   with _announced(f"evaluation with a memory of {mem_len}"):
@@ -216,8 +218,10 @@ def generation_plan(
   settings = config.generate
   useful = network.forward_flops_per_token(
     config.model,
-    segment_len=1,
+    segment_len=settings.segment_len,
     mem_len=settings.mem_len,
+    same_length=config.eval.same_length,
+    step_len=1,
   )
   tokens = settings.num_samples
   with _announced("generation"):

@@ -27,7 +27,8 @@ class HiddenStates(NamedTuple):
     text: the text.
     tokens: its L tokens, printable and without white space.
     layers: 0 for the embeddings, n for the n-th layer.
-    states: float32, [layers, L, D].
+    states: float32, [layers, L, D]; those of the last layer are from before
+      `final_norm`.
   """
 
   text: str

@@ -108,5 +108,6 @@ def _mfu(
     segment_len=round(segment_lengths.of(config).mean),
     mem_len=config.train.mem_len,
     context_len=config.train.context_len,
+    same_length=config.train.same_length,
   )
   return tokens_per_second * useful / (peak * jax.device_count())

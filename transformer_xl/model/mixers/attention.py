@@ -104,25 +104,23 @@ class Attention(mixer.Mixer):
     )
 
   @staticmethod
-  def flops(
-    config: schema.ModelConfig,
-    *,
-    segment_len: int,
-    mem_len: int,
-    context_len: int,
-  ) -> float:
-    """The projections, and the products over the keys that a token sees.
+  def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
+    """The projections, and the products over the keys that a token sees."""
+    return operations(config, num_keys=reading.visible_keys(config).mean())
 
-    The projections of query, key, value and output are 8 D H Dh, and the
-    encoding's p products of attention 2 p H Dh k, over the k = M + (T + 1) / 2
-    keys that a token sees on average, or over the context that is read again
-    instead of a memory. Not counted are masked keys, and projecting memory and
-    distances again for every segment.
-    """
-    width = config.num_heads * config.head_dim
-    keys = mem_len + context_len + (segment_len + 1) / 2
-    products = table.of(config).score_products
-    return 8 * config.model_dim * width + 2 * products * width * keys
+
+def operations(config: schema.ModelConfig, *, num_keys: float) -> float:
+  """Useful operations of attention for a token that sees `num_keys` keys.
+
+  With G heads of keys and values, the projections are 4 D (H + G) Dh, and the
+  encoding's p products of attention 2 p H Dh k for k keys. Not counted are
+  masked keys, and projecting memory and distances again for every segment.
+  """
+  width = config.num_heads * config.head_dim
+  num_heads = config.num_heads + config.num_kv_heads
+  projections = 4 * config.model_dim * num_heads * config.head_dim
+  products = table.of(config).score_products
+  return projections + 2 * products * width * num_keys
 
 
 def attend(

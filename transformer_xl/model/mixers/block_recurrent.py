@@ -73,6 +73,7 @@ class BlockRecurrent(mixer.Mixer):
   takes_limit = True
   attends_zeros = False
   writes_segments = True
+  depends_on_cuts = True
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
@@ -204,32 +205,23 @@ class BlockRecurrent(mixer.Mixer):
     )
 
   @staticmethod
-  def flops(
-    config: schema.ModelConfig,
-    *,
-    segment_len: int,
-    mem_len: int,
-    context_len: int,
-  ) -> float:
+  def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
     """Operations of attention, of reading the vectors, and of writing them.
 
-    Vectors are written once in a segment, which its tokens share.
+    Vectors are written once in a segment, which its tokens share, from those of
+    its tokens that memory holds.
     """
-    result = attention.Attention.flops(
-      config,
-      segment_len=segment_len,
-      mem_len=mem_len,
-      context_len=context_len,
-    )
-    if not mem_len:
+    result = attention.Attention.flops(config, reading)
+    if not reading.mem_len:
       return result
     width = config.num_heads * config.head_dim
     num_vectors = config.own(BlockRecurrent.Fields).num_vectors
-    share = num_vectors / segment_len
+    share = num_vectors / reading.segment_len
+    held = min(reading.mem_len / reading.segment_len, 1.0)
     # Queries and outputs of reading, keys and values of writing; four of the
     # vectors' own attention, and two each of reading and writing.
-    projections = (4 + 8 * share) * config.model_dim
-    pairs = (4 + 2 * share) * num_vectors
+    projections = (2 + 2 * held + 8 * share) * config.model_dim
+    pairs = (2 + 2 * held + 2 * share) * num_vectors
     return result + 2 * width * (projections + pairs)
 
 

@@ -14,6 +14,7 @@ of them, S = T / c slots that a segment adds, D model width, H heads, Dh head
 width.
 """
 
+import math
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -73,6 +74,7 @@ class Compressive(mixer.Mixer):
 
   attends = True
   attends_zeros = False
+  depends_on_cuts = True  # States are compressed at the ends of segments.
   keys_are_tokens = False
 
   @staticmethod
@@ -255,22 +257,23 @@ class Compressive(mixer.Mixer):
     return mem_len + slots * compressive.rate
 
   @staticmethod
-  def flops(
-    config: schema.ModelConfig,
-    *,
-    segment_len: int,
-    mem_len: int,
-    context_len: int,
-  ) -> float:
-    """Operations of attention to memory and slots, and of a convolution."""
+  def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
+    """Operations of attention to memory and slots, and of a convolution.
+
+    With steps of T tokens the number of states that wait is a multiple of the
+    greatest common divisor of T and c, below c; all are equally frequent.
+    """
+    if not reading.mem_len:  # Nothing is compressed that a token would see.
+      keys = reading.visible_keys(config)
+      return attention.operations(config, num_keys=keys.mean())
     compressive = config.own(Compressive.Fields)
-    num_slots = compressive.slots if mem_len else 0
-    result = attention.Attention.flops(
-      config,
-      segment_len=segment_len,
-      mem_len=mem_len + num_slots,
-      context_len=context_len,
-    )
+    rate = compressive.rate
+    num_held = reading.mem_len + compressive.slots
+    keys = reading._replace(mem_len=num_held).visible_keys(config)
+    if not reading.same_length:
+      step_len = reading.step_len or reading.segment_len + reading.context_len
+      keys = keys + (rate - math.gcd(rate, step_len)) / 2
+    result = attention.operations(config, num_keys=keys.mean())
     if compressive.function == "conv":
       result += 2 * config.model_dim**2
     return result

@@ -197,18 +197,12 @@ class Delta(mixer.Mixer):
     return mixed, mixer.Kept(Memory(matrices, latest))
 
   @staticmethod
-  def flops(
-    config: schema.ModelConfig,
-    *,
-    segment_len: int,
-    mem_len: int,
-    context_len: int,
-  ) -> float:
+  def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
     """Operations of the projections, the convolution and the rule itself.
 
     A head reads its matrix by key, adds a product to it, and reads it by query.
     """
-    del segment_len, mem_len, context_len
+    del reading
     delta = config.own(Delta.Fields)
     channels = 2 * delta.key_dim + delta.value_dim
     projections = config.model_dim * (2 * delta.key_dim + 3 * delta.value_dim)

@@ -100,15 +100,9 @@ class LSTM(recurrent.Recurrent):
     return mixed, mixer.Kept(carry)
 
   @staticmethod
-  def flops(
-    config: schema.ModelConfig,
-    *,
-    segment_len: int,
-    mem_len: int,
-    context_len: int,
-  ) -> float:
+  def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
     """Operations of the four gates' matrices, from input and output."""
-    del segment_len, mem_len, context_len
+    del reading
     return 2.0 * 8 * config.model_dim**2
 
 

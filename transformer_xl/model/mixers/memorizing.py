@@ -20,6 +20,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+import numpy as np
 
 from transformer_xl import shapes
 from transformer_xl.config import fields
@@ -163,26 +164,16 @@ class Memorizing(mixer.Mixer):
     )
 
   @staticmethod
-  def flops(
-    config: schema.ModelConfig,
-    *,
-    segment_len: int,
-    mem_len: int,
-    context_len: int,
-  ) -> float:
+  def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
     """Operations of near attention, of scores beyond, and of k values."""
     memorizing = config.own(Memorizing.Fields)
-    window = memorizing.window
-    near = attention.Attention.flops(
-      config,
-      segment_len=segment_len,
-      mem_len=min(mem_len, window),
-      context_len=context_len,
-    )
-    num_far = max(mem_len - window, 0)
-    num_values = min(num_far, memorizing.top_k)
+    keys = reading.visible_keys(config)
+    near = np.minimum(keys, memorizing.window + 1)  # And the token itself.
+    far = keys - near
+    retrieved = np.minimum(far, memorizing.top_k)
     width = config.num_heads * config.head_dim
-    return near + 2 * width * (num_far + num_values)
+    of_far = 2 * width * (far + retrieved).mean()
+    return attention.operations(config, num_keys=near.mean()) + of_far
 
 
 def retrieve(

@@ -29,11 +29,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+import numpy as np
 
 from transformer_xl import shapes
 from transformer_xl.config import fields
 from transformer_xl.config import schema
 from transformer_xl.model import parameters
+from transformer_xl.model import visibility
 from transformer_xl.model.encodings import encoding
 
 # What one layer remembers: a pytree of arrays with lanes first, [B, ...], and
@@ -64,6 +66,42 @@ class Settings:
   trains_memory: bool = False
   inspects: bool = False
   mem_len: int = 0
+
+
+class Reading(NamedTuple):
+  """The lengths that the work of a layer for a token depends on.
+
+  Attributes:
+    segment_len: tokens of a segment, T.
+    mem_len: length of the layer's memory in tokens, M.
+    context_len: tokens that are read again before every segment.
+    same_length: every query sees the same number of keys.
+    step_len: tokens that are read at a time; 0 for a segment.
+  """
+
+  segment_len: int
+  mem_len: int
+  context_len: int = 0
+  same_length: bool = False
+  step_len: int = 0
+
+  def visible_keys(
+    self, config: schema.ModelConfig
+  ) -> jt.Int[np.ndarray, "tokens"]:
+    """How many keys attention shows to each token once the memory is full.
+
+    A token sees memory, context, the tokens before it in its step, and itself;
+    `visibility.visible_distance` has the window. Without memory a step sees its
+    whole segment.
+    """
+    num_tokens = self.segment_len
+    if self.mem_len and self.step_len:
+      num_tokens = self.step_len
+    keys = self.mem_len + self.context_len + np.arange(1, num_tokens + 1)
+    if visibility.has_window(self.mem_len, same_length=self.same_length):
+      has_one_more = config.same_length_window == "mem_len_plus_one"
+      keys = np.minimum(keys, self.mem_len + has_one_more)
+    return keys
 
 
 class Shared(NamedTuple):
@@ -196,6 +234,8 @@ class Mixer(nn.Module):
     takes_limit: its memory may be shorter than the model's, as in NAME:128.
     attends_zeros: it can attend to zeros with `memory_start="zeros"`.
     writes_segments: results depend on where a segment starts.
+    depends_on_cuts: results depend on how a text is cut into segments, also
+      with `same_length`.
     keys_are_tokens: each key that is attended to is one token.
     streaming: another form of the mixer, which reads faster with fixed
       parameters; None if there is none.
@@ -210,6 +250,7 @@ class Mixer(nn.Module):
   takes_limit: ClassVar[bool] = False
   attends_zeros: ClassVar[bool] = True
   writes_segments: ClassVar[bool] = False
+  depends_on_cuts: ClassVar[bool] = False
   keys_are_tokens: ClassVar[bool] = True
   streaming: ClassVar[type[Streaming] | None] = None
 
@@ -270,17 +311,11 @@ class Mixer(nn.Module):
     return mem_len
 
   @staticmethod
-  def flops(
-    config: schema.ModelConfig,
-    *,
-    segment_len: int,
-    mem_len: int,
-    context_len: int,
-  ) -> float:
+  def flops(config: schema.ModelConfig, reading: Reading) -> float:
     """Useful operations of one layer's mixer for a token.
 
-    A multiplication and an addition count as two. `context_len` tokens are read
-    again before every segment.
+    A multiplication and an addition count as two. Keys that a token does not
+    see do not count, nor does work that is done again for the same token.
     """
     raise NotImplementedError
 

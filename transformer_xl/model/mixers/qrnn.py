@@ -69,15 +69,9 @@ class QRNN(recurrent.Recurrent):
     return mixed, mixer.Kept(carry)
 
   @staticmethod
-  def flops(
-    config: schema.ModelConfig,
-    *,
-    segment_len: int,
-    mem_len: int,
-    context_len: int,
-  ) -> float:
+  def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
     """Operations of the three gates' matrix, from two tokens."""
-    del segment_len, mem_len, context_len
+    del reading
     return 2.0 * 6 * config.model_dim**2
 
 

@@ -1,0 +1,67 @@
+"""With `same_length`, results do not depend on how a text is cut.
+
+But for mixers that say `depends_on_cuts` and encodings that say
+`counts_from_segment`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl.config import registry
+from transformer_xl.model import reader as reader_lib
+
+LENGTH = 12
+MEMORY = 3
+# One pass, segments, and a segment before single tokens.
+CUTS = [[12], [4] * 3, [4] + [1] * 8]
+
+
+def log_probs(config, cuts):
+  """Of a text that is read in these steps, [T, V]."""
+  reader = reader_lib.Reader(
+    config,
+    mem_len=MEMORY,
+    segment_len=cuts[0],
+    clamp_len=0,
+    same_length=True,
+    step_len=LENGTH,
+  )
+  frozen = reader.freeze(tiny.params(config))
+  state = reader.start(frozen, batch_size=1)
+  tokens = np.random.default_rng(2).integers(config.vocab_size, size=LENGTH)
+  read = jax.jit(reader.step)
+  result = []
+  for part in np.split(tokens, np.cumsum(cuts)[:-1]):
+    step, state = read(frozen, state, jnp.asarray(part[None], jnp.int32))
+    result.append(np.asarray(step[0]))
+  return np.concatenate(result)
+
+
+def largest_difference(**model):
+  config = tiny.model_config(
+    **{"compressive.rate": 2, "compressive.slots": 2} | model
+  )
+  whole, *others = (log_probs(config, cuts) for cuts in CUTS)
+  return max(np.abs(other - whole).max() for other in others)
+
+
+@pytest.mark.parametrize("name", [*registry.mixers])
+def test_a_mixer_depends_on_cuts_only_if_it_says_so(name):
+  difference = largest_difference(layers=(name,))
+  if registry.mixers[name].depends_on_cuts:
+    assert difference > 0.01
+  else:
+    assert difference < 1e-4  # Sums of float32 in another order.
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("encoding", [*registry.encodings])
+def test_an_encoding_depends_on_cuts_only_if_it_counts_from_segments(encoding):
+  difference = largest_difference(encoding=encoding, num_positions=32)
+  if registry.encodings[encoding].counts_from_segment:
+    assert difference > 0.01
+  else:
+    assert difference < 1e-4  # Sums of float32 in another order.

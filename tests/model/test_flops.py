@@ -1,0 +1,344 @@
+"""Operations of a token, counted from the model's own masks and parameters."""
+
+import dataclasses
+import math
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl.config import registry
+from transformer_xl.model import attention as attention_lib
+from transformer_xl.model import network
+from transformer_xl.model.mixers import block_recurrent
+from transformer_xl.model.mixers import memorizing
+from transformer_xl.model.mixers import mixer as mixer_lib
+
+RATE, SLOTS, VECTORS = 3, 2, 3
+# What attends in block_recurrent layers, in this order.
+NAMES = ("mix", "write", "read")
+WINDOWS = ("", "mem_len", "mem_len_plus_one")  # "" without `same_length`.
+# Memories that are absent, shorter than a segment of 5, and longer.
+READINGS = [
+  mixer_lib.Reading(segment_len=5, mem_len=mem_len, step_len=step_len)
+  for mem_len in (0, 1, 3, 12)
+  for step_len in (0, 1)
+  if mem_len or not step_len
+]
+READINGS.append(mixer_lib.Reading(segment_len=5, mem_len=0, context_len=4))
+READINGS.append(mixer_lib.Reading(segment_len=6, mem_len=7))
+MORE_MODELS = [
+  {"num_kv_heads": 1},
+  {"num_kv_heads": 2, "qk_norm": True},
+  {"head_dim": 3},
+  {"memorizing.window": 1, "memorizing.top_k": 1},
+  {"memorizing.window": 100},
+]
+
+
+def layer_config(name, **updates):
+  """A model of one layer, with biases of its own."""
+  sizes = {
+    "model_dim": 16,
+    "num_heads": 4,
+    "compressive.rate": RATE,
+    "compressive.slots": SLOTS,
+    "block_recurrent.num_vectors": VECTORS,
+  }
+  shared = {"layers": (name,), "num_layers": 1, "untie_biases": True}
+  return tiny.model_config(**sizes | shared | updates)
+
+
+def visible_pairs(config, reading):
+  """Pairs of query and key a token, by the masks of a layer with a full state.
+
+  Results are the pairs of attention in the layer, those that it could retrieve
+  and retrieves, of tokens and vectors and so on, each by its name, and the
+  tokens that are written into vectors. They are means over the tokens of whole
+  segments in which the state comes round again.
+  """
+  kind = registry.mixers[config.layers[0]]
+  settings = mixer_lib.Settings(same_length=reading.same_length, inspects=True)
+  module = kind(config, settings)
+  step_len = reading.step_len or reading.segment_len + reading.context_len
+  state = kind.empty_state(
+    config, batch_size=1, mem_len=reading.mem_len, step_len=step_len
+  )
+  masks = {}
+
+  def retrieve(query, keys, values, *, near_reach, reach, top_k):
+    far = attention_lib.visible_keys(reach, keys.shape[1])
+    far &= ~attention_lib.visible_keys(near_reach, keys.shape[1])
+    num_far = far.sum(axis=2)
+    masks["far"] = num_far
+    masks["retrieved"] = jnp.minimum(num_far, top_k)
+    return values[:, : query.shape[1]], far.any(axis=2)[:, : query.shape[1]]
+
+  def attend(config, kernels, queries, rows, is_visible):
+    del config, kernels
+    if is_visible is None:
+      is_visible = jnp.ones((1, rows.shape[1]), bool)
+    name = NAMES[sum(key in masks for key in NAMES)]
+    shape = (1, queries.shape[1], rows.shape[1])
+    masks[name] = jnp.broadcast_to(is_visible[:, None], shape).sum(axis=2)
+    return queries
+
+  @jax.jit
+  def read(scalars, length, position):
+    """The masks, and the numbers in the next state; no array is computed."""
+    masks.clear()
+    leaves, tree = jax.tree.flatten(state)
+    numbers = iter(scalars)
+    full = [leaf if leaf.ndim else next(numbers) for leaf in leaves]
+    full = jax.tree.unflatten(tree, full)
+    hidden = jnp.zeros((1, step_len, config.model_dim))
+    shared = network.share(length, None, (1, step_len))
+    shared = shared._replace(
+      first_position=position if reading.step_len else None,
+      distances=network.encode_distances(
+        config, (full,), segment_len=step_len, clamp_len=0
+      ),
+    )
+    with (
+      mock.patch.object(memorizing, "retrieve", retrieve),
+      mock.patch.object(block_recurrent, "_attend", attend),
+    ):
+      (_, kept), _ = module.init_with_output(
+        jax.random.key(0), hidden, full, shared, mixer_lib.identity
+      )
+    if kept.inspected is not None:
+      num_keys = kept.inspected.factors.key.shape[1]
+      near = attention_lib.visible_keys(kept.inspected.reach, num_keys)
+      masks["near"] = near.sum(axis=2)
+    numbers = [leaf for leaf in jax.tree.leaves(kept.state) if not leaf.ndim]
+    return numbers, dict(masks)
+
+  scalars = [leaf for leaf in jax.tree.leaves(state) if not leaf.ndim]
+  warmup = 40 * reading.segment_len
+  counted = RATE * reading.segment_len  # The state comes round within them.
+  sums = dict.fromkeys(("near", "far", "retrieved", *NAMES), 0.0)
+  for start in range(0, warmup + counted, step_len - reading.context_len):
+    position = start % reading.segment_len
+    length = 0 if reading.context_len else start
+    scalars, found = read(
+      scalars, jnp.full((1,), length, jnp.int32), jnp.int32(position)
+    )
+    if start < warmup:
+      continue
+    for name, keys in found.items():
+      # Vectors are written where a segment starts, and read by every token.
+      if position and name in ("mix", "write"):
+        continue
+      num_keys = np.asarray(keys[0])
+      if name not in ("mix", "write"):
+        num_keys = num_keys[reading.context_len :]
+      sums[name] += num_keys.sum() / counted
+  if not reading.mem_len:  # No vector is carried on.
+    sums |= dict.fromkeys(NAMES, 0.0)
+  return sums
+
+
+def counted_by_hand(config, reading, score_products):
+  """Operations of a layer's mixer for a token.
+
+  Every entry of a matrix is one multiply-add a token, but for the matrices
+  below, and every visible pair one for each channel and product.
+  """
+  pairs = visible_pairs(config, reading)
+  vectors = VECTORS / reading.segment_len if reading.mem_len else 0
+  tokens = 1 if reading.mem_len else 0
+  times = {
+    "position": 0,  # Keys of distances, which all tokens share.
+    "distances": 0,
+    "vectors": 0,  # Added, not multiplied.
+    "compression": tokens / RATE,
+    "read_query": tokens,
+    "read_output": tokens,
+    "write_key": pairs["write"] / VECTORS,  # Tokens that vectors see.
+    "write_value": pairs["write"] / VECTORS,
+    **dict.fromkeys(("read_key", "read_value"), vectors),
+    **dict.fromkeys(("write_query", "write_output"), vectors),
+    **{f"mix_{part}": vectors for part in block_recurrent.Kernels._fields},
+  }
+  params = network.abstract_params(config)["layers"][config.layers[0]]
+  total = 0.0
+  for path, leaf in jax.tree.leaves_with_path(params):
+    names = [entry.key for entry in path]
+    if leaf.ndim < 3 or names[-1].endswith(("bias", "scale")):
+      continue  # The first axis is that of layers.
+    total += 2 * leaf.size * times.get(names[0], 1)
+  width = config.num_heads * config.head_dim
+  total += 2 * width * score_products * pairs["near"]
+  total += 2 * width * (pairs["far"] + pairs["retrieved"])
+  total += 2 * width * 2 * sum(pairs[name] for name in NAMES)
+  if config.layers == ("delta",):
+    delta = config.delta
+    # Read by key, written, and read by query.
+    total += 2 * 3 * config.num_heads * delta.key_dim * delta.value_dim
+  return total
+
+
+def assert_counted(config, reading, score_products=3):
+  mixer = registry.mixers[config.layers[0]]
+  right = counted_by_hand(config, reading, score_products)
+  assert mixer.flops(config, reading) == pytest.approx(right, rel=1e-6)
+
+
+@pytest.mark.some(60)
+@pytest.mark.parametrize("reading", READINGS, ids=str)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("name", [*registry.mixers])
+def test_a_mixer_counts_the_keys_that_its_masks_show(name, window, reading):
+  config = layer_config(name, same_length_window=window or "mem_len")
+  reading = reading._replace(same_length=bool(window))
+  assert_counted(config, reading)
+
+
+@pytest.mark.some(12)
+@pytest.mark.parametrize("model", MORE_MODELS, ids=str)
+@pytest.mark.parametrize("name", [*registry.mixers])
+def test_a_mixer_counts_the_matrices_that_it_has(name, model):
+  if name == "compressive" and "num_kv_heads" in model:
+    pytest.skip("compressive layers have plain heads")
+  config = layer_config(name, **model)
+  for window in (False, True):
+    reading = mixer_lib.Reading(5, 12, same_length=window)
+    assert_counted(config, reading)
+
+
+@pytest.mark.parametrize("function", ["mean", "max", "conv"])
+def test_slots_without_matrices_cost_none(function):
+  config = layer_config("compressive", **{"compressive.function": function})
+  assert_counted(config, mixer_lib.Reading(4, 5))
+
+
+def products(function, *args):
+  """Operations of all matrix products of a function, masked ones as well."""
+
+  def count(jaxpr):
+    total = 0
+    for equation in jaxpr.eqns:
+      if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        left = equation.invars[0].aval.shape
+        size = math.prod(left[axis] for axis in contracted)
+        total += 2 * size * math.prod(equation.outvars[0].aval.shape)
+      inner = jax.core.jaxprs_in_params(equation.params)
+      total += equation.params.get("length", 1) * sum(map(count, inner))
+    return total
+
+  return count(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+@pytest.mark.some(4)
+@pytest.mark.parametrize("encoding", [*registry.encodings])
+def test_an_encoding_has_the_products_that_attention_computes(encoding):
+  """Those whose size grows with queries and keys, from the program itself."""
+  config = layer_config("attention", encoding=encoding, num_positions=64)
+  module = registry.mixers["attention"](config, mixer_lib.Settings())
+
+  def work(segment_len, mem_len):
+    state = module.empty_state(
+      config, batch_size=1, mem_len=mem_len, step_len=segment_len
+    )
+    shared = network.share(jnp.zeros(1, jnp.int32), None, (1, segment_len))
+    shared = shared._replace(
+      distances=network.encode_distances(
+        config, (state,), segment_len=segment_len, clamp_len=0
+      )
+    )
+
+    def read(hidden):
+      return module.init_with_output(
+        jax.random.key(0), hidden, state, shared, mixer_lib.identity
+      )
+
+    return products(read, jnp.zeros((1, segment_len, config.model_dim)))
+
+  # Work that grows with segment or memory alone cancels.
+  both = work(10, 14) - work(6, 14) - work(10, 8) + work(6, 8)
+  width = config.num_heads * config.head_dim
+  found = both / (2 * width * (10 - 6) * (14 - 8))
+  assert found == registry.encodings[encoding].score_products
+  for name, kind in registry.mixers.items():
+    if kind.attends:
+      own = layer_config(name, encoding=encoding, num_positions=64)
+      assert_counted(own, mixer_lib.Reading(5, 12), found)
+
+
+ENDS = [
+  {},
+  {"embed_dim": 6},
+  {"embed_dim": 6, "tie_weights": False, "tie_projections": "none"},
+  {"embed_dim": 6, "cutoffs": (5, 9)},
+  {"cutoffs": (5, 9), "div_val": 2},
+  {"cutoffs": (5, 9), "div_val": 2, "project_equal_width": False},
+  {"embed_dim": 4, "cutoffs": (5, 9), "div_val": 2},
+]
+
+
+@pytest.mark.some(7)
+@pytest.mark.parametrize("ends", ENDS, ids=str)
+@pytest.mark.parametrize("feed_forward", ["relu", "swiglu", "geglu"])
+def test_a_model_counts_its_shortlist_layers_and_projections(
+  ends, feed_forward
+):
+  """Of matrices, those that a word of the shortlist is multiplied by."""
+  config = tiny.model_config(
+    **ends, feed_forward=feed_forward, layers=("attention:2", "lstm")
+  )
+  params = network.abstract_params(config)
+  ends = (*config.cutoffs, config.vocab_size)
+  total = 2 * config.embed_dim * (ends[0] + len(config.cutoffs))
+  projection = params["embedding"].get("projection_0")
+  if projection is not None:  # Of the input and of the output.
+    total += 2 * 2 * projection.size
+  for name, tree in params["layers"].items():
+    if name.startswith("feed_forward"):
+      leaves = jax.tree.leaves(tree)
+      total += sum(2 * leaf.size for leaf in leaves if leaf.ndim == 3)
+  for window in (False, True):
+    layers = [
+      registry.mixers[name].flops(
+        config, mixer_lib.Reading(4, mem_len, same_length=window)
+      )
+      for name, mem_len in (("attention", 2), ("lstm", 7))
+    ]
+    assert network.forward_flops_per_token(
+      config, segment_len=4, mem_len=7, same_length=window
+    ) == pytest.approx(total + sum(layers))
+
+
+def test_heads_of_keys_that_queries_share_cost_less():
+  """A model whose operations were counted by hand."""
+  plain = tiny.model_config(
+    num_layers=12,
+    model_dim=512,
+    num_heads=16,
+    head_dim=32,
+    ff_dim=1024,
+    encoding="rope",
+  )
+  shared = dataclasses.replace(plain, num_kv_heads=1)
+  works = [
+    network.forward_flops_per_token(config, segment_len=128, mem_len=128)
+    for config in (plain, shared)
+  ]
+  # 15 heads of 32 channels less, for keys and values, in 12 layers.
+  assert works[0] - works[1] == 12 * 2 * 2 * 512 * 15 * 32
+
+
+@pytest.mark.parametrize("name", [*registry.mixers])
+def test_without_memory_single_tokens_cost_what_segments_do(name):
+  """What was read of the segment is held, so a token sees as much."""
+  config = layer_config(name)
+  works = [
+    network.forward_flops_per_token(
+      config, segment_len=5, mem_len=0, step_len=step_len
+    )
+    for step_len in (0, 1)
+  ]
+  assert works[0] == works[1]
