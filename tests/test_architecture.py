@@ -19,7 +19,7 @@ FACES = ("main", "pretrained")
 # From the top to the bottom.
 ROOMS = (
   *("main", "report", "analysis", "integrations", "pretrained", "importers"),
-  *("check", "planning", "text", "training"),
+  *("check", "planning", "conformance", "text", "training"),
   *("evaluation", "workdir", "model", "data", "config", "formats"),
 )
 GROUND_FLOOR = (
@@ -52,7 +52,7 @@ NOT_FOR_TRAINING = (
 )
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
-  *("benchmarks", "conformance", "data_prep", "deploy", "docs", "experiments"),
+  *("benchmarks", "data_prep", "deploy", "docs", "experiments"),
   *("faults", "fuzz", "mutants", "parity"),
 )
 

@@ -15,7 +15,14 @@ from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.mixers import mixer
 from transformer_xl.workdir import trained_model
 
-RUN = ("README.md", "memory.md", "python.md", "training_log.md", "usage.md")
+RUN = (
+  "extend.md",
+  "README.md",
+  "memory.md",
+  "python.md",
+  "training_log.md",
+  "usage.md",
+)
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -82,6 +89,17 @@ def test_the_experiment_of_the_page_on_usage_is_one():
   names = {}
   exec(example, names)
   assert load.from_config_dict(names["get_config"]()).model.num_layers == 6
+
+
+def test_the_page_on_extensions_checks_a_memory_in_numpy(capsys):
+  (example,) = [e for e in examples("docs/extend.md") if "conformance" in e]
+  exec(example, {})
+  outcomes = [
+    re.match("passed|not applicable", line)
+    for line in capsys.readouterr().out.splitlines()
+  ]
+  assert all(outcomes)
+  assert [found[0] for found in outcomes].count("passed") >= 9
 
 
 def test_other_pages_have_no_examples():

@@ -10,6 +10,7 @@ Shapes: B lanes, T tokens, M memory length, S state vectors, Q queries and R
 rows that they attend to, H heads, Dh head width, D model width.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -73,6 +74,11 @@ class BlockRecurrent(mixer.Mixer):
   takes_limit = True
   attends_zeros = False
   writes_segments = True
+
+  @staticmethod
+  def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
+    """A few vectors."""
+    return num_tokens, {"num_vectors": 3}
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:

@@ -14,6 +14,8 @@ of them, S = T / c slots that a segment adds, D model width, H heads, Dh head
 width.
 """
 
+import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -74,6 +76,14 @@ class Compressive(mixer.Mixer):
   attends = True
   attends_zeros = False
   keys_are_tokens = False
+
+  @staticmethod
+  def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
+    """All tokens but those of three in slots, of as many tokens each."""
+    rate = 3
+    rows = min(num_tokens, rate)
+    slots = max(1, math.ceil((num_tokens - rows) / rate))
+    return rows, {"rate": rate, "slots": slots}
 
   @staticmethod
   def check(config: schema.ModelConfig) -> None:
