@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests import oracle
-from tests import oracle_recurrent
 from tests import tiny
 from tests.conformance import adapters
 from transformer_xl.config import registry
@@ -225,8 +224,7 @@ def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
   flops = mixer.flops(config, segment_len=4, mem_len=8, context_len=0)
   assert flops > config.model_dim
   reach = mixer.remembered_tokens(config, 8)
-  writes = registry.mixers[name].writes_segments
-  hands_on_vectors = name in oracle_recurrent.READ or writes
+  hands_on_vectors = not mixer.attends or mixer.writes_segments
   assert (reach is None) == hands_on_vectors
   assert reach is None or reach >= 8
   assert mixer.remembered_tokens(config, 0) == 0
