@@ -27,6 +27,9 @@ _OF_TRAINING = (
   numbers.large_numbers_stay_finite,
   gradients.the_gradient_is_that_of_differences,
 )
+# The only variant in which gradients pass through memory; the rest of it is the
+# program of training.
+_SEVERAL = "training over several segments"
 _OF_GRADIENTS = (
   gradients.the_gradient_through_memory_is_that_of_one_pass,
   gradients.the_gradient_through_memory_is_that_of_differences,
@@ -117,8 +120,8 @@ def subjects(name: str) -> Mapping[str, Subject]:
 
 def _is_for(check: check_lib.Check, variant: str) -> bool:
   """Whether a check is for a variant of a model."""
-  if variant == "training over several segments":
-    return check in _OF_GRADIENTS
+  if check in _OF_GRADIENTS or variant == _SEVERAL:
+    return check in _OF_GRADIENTS and variant == _SEVERAL
   if variant == "the mixer alone":
     return check is outputs.outputs_are_those_of_its_own_equations
   return variant == "training" or check not in _OF_TRAINING

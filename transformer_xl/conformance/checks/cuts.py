@@ -62,7 +62,7 @@ def same_length_limits_the_window(subject: Subject) -> check.Findings:
   )
 
 
-@check.when(check.parts, check.writes, check.equal_lengths)
+@check.when(check.writes, check.parts, check.equal_lengths)
 def parts_complete_a_segment(subject: Subject) -> check.Findings:
   """What is done once a segment is done once."""
   yield from parts_are_the_segment(subject, mem_len=LENGTH)
