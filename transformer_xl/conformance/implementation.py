@@ -20,8 +20,8 @@ queries see equally many keys, either `mem_len` or one more; without memory it
 has no effect.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -48,6 +48,50 @@ class Implementation(Protocol):
     resets: Array,
   ) -> tuple[Array, shapes.PyTree]:
     """The outputs of a segment, and the next memory."""
+
+
+class Complete(Implementation, Protocol):
+  """The methods that it may have; without one, its check does not apply."""
+
+  def padded(
+    self,
+    params: shapes.PyTree,
+    inputs: Array,
+    memory: shapes.PyTree,
+    count: int,
+  ) -> tuple[Array, shapes.PyTree]:
+    """A step of which only the first `count` inputs count."""
+
+  def with_dropout(
+    self,
+    params: shapes.PyTree,
+    inputs: Array,
+    memory: shapes.PyTree,
+    resets: Array,
+    *,
+    lanes: Array,
+    seed: int,
+  ) -> tuple[Array, shapes.PyTree]:
+    """A step with dropout, where lane b of the inputs is number lanes[b]."""
+
+  def in_bfloat16(self) -> "Complete":
+    """The same implementation, which computes in bfloat16."""
+
+  def place(
+    self,
+    params: shapes.PyTree,
+    memory: shapes.PyTree,
+    mesh: jax.sharding.Mesh,
+  ) -> tuple[shapes.PyTree, shapes.PyTree]:
+    """Both on a mesh with the axes "data", "fsdp" and "tensor"."""
+
+  def reference(
+    self, params: shapes.PyTree, inputs: Array, resets: Array
+  ) -> Array:
+    """The outputs of a text in one pass, in float64."""
+
+  def others(self) -> Mapping[str, tuple[Implementation, shapes.PyTree]]:
+    """Implementations that must give the same, with their parameters."""
 
 
 Build = Callable[..., Implementation]
@@ -95,18 +139,6 @@ class Facts:
   gives_log_probs: bool = False
   is_of_jax: bool | None = None
 
-  # Methods for checks of their own; without one, its check does not apply.
-  #
-  #   padded(params, inputs, memory, count) -> (outputs, memory)
-  #     a step of which only the first `count` inputs count
-  #   with_dropout(params, inputs, memory, resets, *, lanes, seed)
-  #     -> (outputs, memory), where lane b of the inputs is number lanes[b]
-  #   in_bfloat16() -> the same implementation in bfloat16
-  #   place(params, memory, mesh) -> both, placed on a mesh with the axes
-  #     "data", "fsdp" and "tensor"
-  #   reference(params, inputs, resets) -> outputs, in float64 and in one pass
-  #   others() -> {name: (implementation, params)} that must give the same
-
 
 def facts(of: object) -> Facts:
   """What an implementation says of itself."""
@@ -118,8 +150,3 @@ def facts(of: object) -> Facts:
     getattr(of, "gives_log_probs", result.vocab_size > 0)
   )
   return result
-
-
-def method(of: object, name: str) -> Callable[..., Any] | None:
-  """A method that an implementation may have."""
-  return getattr(of, name, None)

@@ -43,7 +43,7 @@ class Row(NamedTuple):
     name: the sentence that it checks.
     outcome: "passed", "FAILED" or "not applicable".
     reason: what is wrong, or why it does not apply; "" if it passed.
-    case: the smallest one that failed, or the one with the largest difference.
+    case: the smallest one that failed; "" if none did.
     difference: the largest, in proportion to the largest number expected; NaN
       where there are no numbers.
     tolerance: what the difference may be, or should be at least where outputs

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from transformer_xl import shapes
 from transformer_xl.conformance import implementation as implementation_lib
 from transformer_xl.conformance.implementation import Array
 from transformer_xl.conformance.implementation import Build
+from transformer_xl.conformance.implementation import Complete
 from transformer_xl.conformance.implementation import Implementation
 
 LANES = 2
@@ -38,22 +40,26 @@ class Subject:
           "implementation says what the kit needs."
         )
     self._given = given
-    self._built: dict[tuple[int, bool], Implementation] = {}
+    self._built: dict[tuple[int, bool], Complete] = {}
     self.facts = implementation_lib.facts(self.at(LENGTH))
 
-  def at(self, mem_len: int, *, same_length: bool = False) -> Implementation:
-    """The implementation with a length of memory."""
-    given = self._given
-    if not callable(given) or not self.has_lengths:
-      return given  # type: ignore
+  def at(self, mem_len: int, *, same_length: bool = False) -> Complete:
+    """The implementation with a length of memory.
+
+    Which of the methods that it may have it has, `offers` says.
+    """
     key = (mem_len, same_length)
     if key not in self._built:
-      self._built[key] = given(mem_len=mem_len, same_length=same_length)
+      given = self._given
+      if self.has_lengths:
+        build = cast(Build, given)
+        given = build(mem_len=mem_len, same_length=same_length)
+      self._built[key] = cast(Complete, given)
     return self._built[key]
 
   def offers(self, name: str) -> bool:
     """Whether the implementation has a method that it may have."""
-    return implementation_lib.method(self.at(LENGTH), name) is not None
+    return getattr(self.at(LENGTH), name, None) is not None
 
   @functools.cached_property
   def is_of_jax(self) -> bool:
@@ -102,13 +108,8 @@ def read(
   """What an implementation makes of a text in segments of given lengths."""
   if params is None:
     params = one.init(0)
-  outputs, _ = read_on(
-    lambda *segment: one.step(params, *segment),
-    text,
-    one.fresh(len(text)),
-    cuts,
-    resets,
-  )
+  step = functools.partial(one.step, params)
+  outputs, _ = read_on(step, text, one.fresh(len(text)), cuts, resets)
   return outputs
 
 

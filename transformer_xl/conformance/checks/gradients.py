@@ -1,7 +1,5 @@
 """Gradients stop at memory or flow into it, and are those of differences."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -115,21 +113,21 @@ def the_gradient_through_memory_is_that_of_differences(
     lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), start
   )
 
-  def moved(size: Any) -> shapes.PyTree:
+  def moved(size: float | jax.Array) -> shapes.PyTree:
     return jax.tree.map(lambda leaf, by: leaf + size * by, start, direction)
 
-  def memory_of(size: Any) -> shapes.PyTree:
+  def memory_of(size: float | jax.Array) -> shapes.PyTree:
     params = moved(size)
     memory = one.fresh(LANES)
     for segment in segments[:-1]:
       _, memory = one.step(params, segment, memory, resets)
     return memory
 
-  def loss(size: Any, memory: shapes.PyTree) -> jax.Array:
+  def loss(size: float | jax.Array, memory: shapes.PyTree) -> jax.Array:
     outputs, _ = one.step(moved(size), segments[-1], memory, resets)
     return jnp.mean(jnp.asarray(outputs)[..., 0])
 
-  def loss_of_all(size: Any) -> jax.Array:
+  def loss_of_all(size: float | jax.Array) -> jax.Array:
     return loss(size, memory_of(size))
 
   of_constant = jax.grad(loss)(0.0, memory_of(0.0))
@@ -207,7 +205,12 @@ def the_gradient_is_that_of_differences(subject: Subject) -> check.Findings:
 
 
 def _derivative(
-  actual: Any, expected: float, *, size: float, tolerance: float, case: str
+  actual: float | jax.Array,
+  expected: float,
+  *,
+  size: float,
+  tolerance: float,
+  case: str,
 ) -> Finding:
   """A derivative beside that of differences, in proportion to `size`."""
   difference = abs(float(actual) - expected) / size

@@ -1,7 +1,6 @@
 """Types, sizes, devices and dropout."""
 
 import functools
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,6 +11,7 @@ from transformer_xl.config import schema
 from transformer_xl.conformance import finding
 from transformer_xl.conformance.checks import check
 from transformer_xl.conformance.implementation import Array
+from transformer_xl.conformance.implementation import Implementation
 from transformer_xl.conformance.subject import LANES
 from transformer_xl.conformance.subject import LENGTH
 from transformer_xl.conformance.subject import SEGMENT
@@ -46,7 +46,7 @@ def parameters_are_float32(subject: Subject) -> check.Findings:
 @check.when(check.offers("in_bfloat16"))
 def bfloat16_is_near_float32(subject: Subject) -> check.Findings:
   """Segment after segment."""
-  one: Any = subject.at(LENGTH)
+  one = subject.at(LENGTH)
   text = subject.text()
   half = one.in_bfloat16()
   params = one.init(0)
@@ -84,7 +84,7 @@ def large_numbers_stay_finite(subject: Subject) -> check.Findings:
 @check.when(check.two_devices, check.offers("place"))
 def two_devices_give_what_one_gives(subject: Subject) -> check.Findings:
   """Lanes and parameters, or heads, split over the first two devices."""
-  one: Any = subject.at(LENGTH)
+  one = subject.at(LENGTH)
   text = subject.text()
   params = one.init(0)
   expected = read(one, text, SEGMENTS)
@@ -104,7 +104,7 @@ def two_devices_give_what_one_gives(subject: Subject) -> check.Findings:
 
 
 def _step_on_mesh(
-  one: Any,
+  one: Implementation,
   params: shapes.PyTree,
   by_lane: jax.NamedSharding,
   inputs: Array,
@@ -121,7 +121,7 @@ def dropout_of_a_lane_follows_from_its_number(
   subject: Subject,
 ) -> check.Findings:
   """Whatever the other lanes are."""
-  one: Any = subject.at(LENGTH)
+  one = subject.at(LENGTH)
   text = np.repeat(subject.text()[:1, :SEGMENT], 4, axis=0)
   resets = np.zeros(text.shape[:2], bool)
   params = one.init(0)

@@ -1,7 +1,5 @@
 """What the outputs are, beside other ways to compute them."""
 
-from typing import Any
-
 import numpy as np
 
 from transformer_xl.conformance import finding
@@ -37,7 +35,7 @@ def probabilities_sum_to_one(subject: Subject) -> check.Findings:
 @check.when(check.offers("others"))
 def other_ways_of_reading_give_the_same(subject: Subject) -> check.Findings:
   """Training and reading with fixed parameters, say."""
-  one: Any = subject.at(LENGTH)
+  one = subject.at(LENGTH)
   text = subject.text()
   actual = read(one, text, SEGMENTS)
   for name, (other, params) in one.others().items():
@@ -48,7 +46,7 @@ def other_ways_of_reading_give_the_same(subject: Subject) -> check.Findings:
 @check.when(check.offers("reference"))
 def outputs_are_those_of_its_own_equations(subject: Subject) -> check.Findings:
   """In float64, with resets and without."""
-  one: Any = subject.at(LENGTH)
+  one = subject.at(LENGTH)
   text = subject.text()
   params = one.init(0)
   resets = np.zeros(text.shape[:2], bool)

@@ -1,8 +1,8 @@
 """The memory as a value: padding, shapes, growth, saving."""
 
+import functools
 import io
 import itertools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,6 @@ import numpy as np
 
 from transformer_xl import shapes
 from transformer_xl.conformance import finding
-from transformer_xl.conformance import implementation as implementation_lib
 from transformer_xl.conformance.checks import check
 from transformer_xl.conformance.implementation import Array
 from transformer_xl.conformance.subject import LANES
@@ -27,12 +26,10 @@ MANY_SEGMENTS = 40
 @check.when(check.offers("padded"))
 def padding_is_not_remembered(subject: Subject) -> check.Findings:
   """Each number of tokens that count, in the first segment or the second."""
-  one: Any = subject.at(LENGTH)
+  one = subject.at(LENGTH)
   text = subject.text()
   params = one.init(0)
-
-  def step(*segment: Any) -> tuple[Array, shapes.PyTree]:
-    return one.step(params, *segment)
+  step = functools.partial(one.step, params)
 
   for whole, count in itertools.product((0, 1), range(1, SEGMENT)):
     begin = whole * SEGMENT
@@ -62,9 +59,8 @@ def padding_is_not_remembered(subject: Subject) -> check.Findings:
 def the_memory_keeps_its_shapes_and_types(subject: Subject) -> check.Findings:
   """As a loop over segments needs, in every type of the computation."""
   kinds = {"": subject.at(LENGTH)}
-  make: Any = implementation_lib.method(subject.at(LENGTH), "in_bfloat16")
-  if make is not None:
-    kinds["in bfloat16, "] = make()
+  if subject.offers("in_bfloat16"):
+    kinds["in bfloat16, "] = subject.at(LENGTH).in_bfloat16()
   text = subject.text()
   for words, one in kinds.items():
     memory = one.fresh(LANES)
@@ -94,12 +90,17 @@ def memory_does_not_grow(subject: Subject) -> check.Findings:
   resets = np.zeros((LANES, SEGMENT), bool)
   traced = 0
 
-  def count_traces(*arguments: Any) -> tuple[Array, shapes.PyTree]:
+  def count_traces(
+    params: shapes.PyTree,
+    inputs: Array,
+    memory: shapes.PyTree,
+    resets: Array,
+  ) -> tuple[Array, shapes.PyTree]:
     nonlocal traced
     traced += 1
-    return one.step(*arguments)
+    return one.step(params, inputs, memory, resets)
 
-  step: Any = jax.jit(count_traces) if subject.is_of_jax else one.step
+  step = jax.jit(count_traces) if subject.is_of_jax else one.step
   memory = one.fresh(LANES)
   sizes = []
   traces = []
@@ -130,9 +131,7 @@ def a_saved_memory_continues_alike(subject: Subject) -> check.Findings:
   params = one.init(0)
   text = subject.text()
   half = LENGTH // 2
-
-  def step(*segment: Any) -> tuple[Array, shapes.PyTree]:
-    return one.step(params, *segment)
+  step = functools.partial(one.step, params)
 
   _, memory = read_on(step, text[:, :half], one.fresh(LANES), [SEGMENT] * 2)
   expected, _ = read_on(step, text[:, half:], memory, [SEGMENT] * 2)
@@ -151,7 +150,7 @@ def a_saved_memory_continues_alike(subject: Subject) -> check.Findings:
   yield finding.same(actual, expected, case, position=half)
 
 
-def _through_a_file(array: Any) -> Any:
+def _through_a_file(array: Array) -> Array:
   """An array that was saved and read back, of the kind that it was."""
   plain = np.asarray(array)
   file = io.BytesIO()
