@@ -130,7 +130,8 @@ def _leave_to_the_rest(items):
   by_test = collections.defaultdict(list)
   for item in items:
     is_some = item.get_closest_marker("some")
-    if is_some and not item.get_closest_marker("rest"):
+    elsewhere = any(map(item.get_closest_marker, ("rest", "combinations")))
+    if is_some and not elsewhere:
       by_test[item.nodeid.split("[")[0]].append(item)
   for each in by_test.values():
     (count,) = each[0].get_closest_marker("some").args

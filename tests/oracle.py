@@ -11,7 +11,7 @@ lane, a list with one entry for each layer. Where a layer attends, these are the
 true states [m, D], oldest first; m is what the lane has seen, and not what it
 may at most see. A compressive layer has all states of the document, and slots
 are made of them anew for each segment. A recurrent layer has a state of its
-own (`oracle_recurrent.py`). Tokens are [B, T].
+own (`oracles/`). Tokens are [B, T].
 
 `config` is a `ModelConfig`, or anything with its attributes. `params` is the
 package's tree, as arrays of any kind. Layers are at their place in the pattern,
@@ -54,10 +54,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests import oracle_encodings
-from tests import oracle_recurrent
-from tests import oracle_retrieval
-from tests import oracle_vectors
+from tests import oracles
+from tests.oracles import alibi
+from tests.oracles import block_recurrent
+from tests.oracles import memorizing
+from tests.oracles import rope
 
 Lane = list  # One array [m, D], or state, for each layer.
 
@@ -89,10 +90,11 @@ def start(config, *, batch_size: int, mem_len: int) -> list[Lane]:
 
 
 def _empty(config, layer: Layer) -> Any:
-  if layer.mixer in oracle_recurrent.READ:
-    return oracle_recurrent.READ[layer.mixer].start(config)
+  recurrence = oracles.recurrence(layer.mixer)
+  if recurrence is not None:
+    return recurrence.start(config)
   if layer.mixer == "block_recurrent":
-    return oracle_vectors.Past(np.zeros((0, config.model_dim)), None, 0)
+    return block_recurrent.Past(np.zeros((0, config.model_dim)), None, 0)
   count = layer.mem_len if config.memory_start == "zeros" else 0
   return np.zeros((count, config.model_dim))
 
@@ -320,15 +322,17 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
 
   def mix(normalise):
     own = params[layer.mixer]
-    if layer.mixer in oracle_recurrent.READ:
-      read, start = oracle_recurrent.READ[layer.mixer]
-      mixed, after = read(reader.config, own, normalise(hidden), past)
-      return mixed, after if layer.mem_len else start(reader.config)
+    recurrence = oracles.recurrence(layer.mixer)
+    if recurrence is not None:
+      rows = normalise(hidden)
+      mixed, after = recurrence.read(reader.config, own, rows, past)
+      start = recurrence.start(reader.config)
+      return mixed, after if layer.mem_len else start
     written = None
     held = past
     if layer.mixer == "block_recurrent":
       held = past.states
-      written = oracle_vectors.written(
+      written = block_recurrent.written(
         reader.config,
         own,
         past,
@@ -343,12 +347,12 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
     if written is not None:
       rows = context[len(remembered) :]
       names = _norm(reader.config, written, own["vector_norm"]) + own["vectors"]
-      mixed = mixed + oracle_vectors.attend(
+      mixed = mixed + block_recurrent.attend(
         reader.config, own, "read", rows, names
       )
     if layer.mixer == "block_recurrent":
       newest = len(hidden) if layer.mem_len else 0
-      return mixed, oracle_vectors.Past(states[first:], written, newest)
+      return mixed, block_recurrent.Past(states[first:], written, newest)
     return mixed, states[first:]
 
   if reader.config.pre_norm:
@@ -409,10 +413,10 @@ def _attend(reader: Reader, layer: Layer, own, context, remembered: int):
   slopes = None
   if config.encoding == "rope":
     places = [config.rope.position_scale * i for i in range(len(context))]
-    query, key = (oracle_encodings.rope(rows, places) for rows in (query, key))
+    query, key = (rope.rotated(rows, places) for rows in (query, key))
   if config.encoding == "alibi":
     count = config.num_heads
-    slopes = [oracle_encodings.alibi_slope(h, count) for h in range(count)]
+    slopes = [alibi.slope(h, count) for h in range(count)]
   values = attention(
     query[remembered:],
     key,
@@ -424,7 +428,7 @@ def _attend(reader: Reader, layer: Layer, own, context, remembered: int):
     window=min(layer.window, near),
   )
   if retrieves:
-    values = oracle_retrieval.mix(
+    values = memorizing.mix(
       config, own, values, *plain, heads("value", context), window=layer.window
     )
   return values.reshape(len(values), -1) @ own["output"]

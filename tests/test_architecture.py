@@ -20,8 +20,7 @@ FACES = ("main", "pretrained", "extend")
 # From the top to the bottom.
 ROOMS = (
   *("main", "report", "analysis", "integrations", "pretrained", "extend"),
-  "importers",
-  *("check", "planning", "text", "training"),
+  *("importers", "check", "planning", "conformance", "text", "training"),
   *("evaluation", "workdir", "model", "data", "config", "formats"),
 )
 GROUND_FLOOR = (
@@ -55,7 +54,7 @@ NOT_FOR_TRAINING = (
 )
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
-  *("benchmarks", "conformance", "data_prep", "deploy", "docs", "experiments"),
+  *("benchmarks", "data_prep", "deploy", "docs", "experiments"),
   *("faults", "fuzz", "mutants", "parity"),
 )
 

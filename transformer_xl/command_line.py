@@ -92,6 +92,11 @@ def transformer_xl() -> None:
   start("transformer_xl.main")
 
 
+def conformance() -> None:
+  """The console script `transformer-xl-conformance`."""
+  start("transformer_xl.conformance")
+
+
 def words() -> str:
   """The words that start this command, up to its flags, as one types them."""
   own = _own_words()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests import oracle
-from tests import oracle_recurrent
 from tests import tiny
 from tests.conformance import adapters
 from transformer_xl.config import registry
@@ -226,8 +225,7 @@ def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
   flops = mixer.flops(config, mixer_lib.Reading(segment_len=4, mem_len=8))
   assert flops > config.model_dim
   reach = mixer.remembered_tokens(config, 8)
-  writes = registry.mixers[name].writes_segments
-  hands_on_vectors = name in oracle_recurrent.READ or writes
+  hands_on_vectors = not mixer.attends or mixer.writes_segments
   assert (reach is None) == hands_on_vectors
   assert reach is None or reach >= 8
   assert mixer.remembered_tokens(config, 0) == 0
@@ -250,7 +248,7 @@ def test_segments_of_the_network_equal_the_oracle(
 def test_steps_of_the_reader_equal_the_oracle(case, strict_dtypes, counting):
   """Segments, one of which a single token counts, and then single tokens."""
   adapter = _adapter(case)
-  counting("oracle", _adapter(case, adapters.reading(adapters.Package)))
+  counting("oracle", _adapter(case, adapters.Reading))
   reader = reader_lib.Reader(
     adapter.config,
     mem_len=case.mem_len,

@@ -91,6 +91,17 @@ def test_the_experiment_of_the_page_on_usage_is_one():
   assert load.from_config_dict(names["get_config"]()).model.num_layers == 6
 
 
+def test_the_page_on_extensions_checks_a_memory_in_numpy(capsys):
+  (example,) = [e for e in examples("docs/extend.md") if "conformance" in e]
+  exec(example, {})
+  outcomes = [
+    re.match("passed|not applicable", line)
+    for line in capsys.readouterr().out.splitlines()
+  ]
+  assert all(outcomes)
+  assert [found[0] for found in outcomes].count("passed") >= 9
+
+
 def test_other_pages_have_no_examples():
   """Nor commands of >>>: who adds one runs it here."""
   for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests import comparison
-from tests import oracle_encodings
+from tests.oracles import alibi as alibi_equations
+from tests.oracles import rope
 from transformer_xl import hardware
 from transformer_xl.model.encodings import alibi
 from transformer_xl.model.encodings import distances
@@ -23,7 +24,7 @@ def test_slopes_are_those_that_the_paper_prints():
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 5, 7, 12, 20])
 def test_slopes_for_any_number_of_heads(heads):
-  expected = [oracle_encodings.alibi_slope(h, heads) for h in range(heads)]
+  expected = [alibi_equations.slope(h, heads) for h in range(heads)]
   np.testing.assert_allclose(alibi.slopes(heads), expected, rtol=1e-12)
   assert len(set(alibi.slopes(heads))) == heads
 
@@ -70,8 +71,7 @@ def test_products_depend_on_the_difference_of_positions_alone(distance):
     return jnp.sum(rotated_query * rotated_key)
 
   expected = np.sum(
-    oracle_encodings.rope(query[None], [distance])
-    * oracle_encodings.rope(key[None], [0])
+    rope.rotated(query[None], [distance]) * rope.rotated(key[None], [0])
   )
   # In proportion to the vectors, since their products cancel.
   size = np.linalg.norm(query) * np.linalg.norm(key)

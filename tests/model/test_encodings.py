@@ -1,6 +1,6 @@
 """Encodings of order: causal, trained, and leaving memory as it was.
 
-That their numbers are right is in `conformance/test_oracle.py`.
+That they are causal and their numbers right is in `tests/conformance`.
 """
 
 import jax
@@ -10,8 +10,6 @@ import pytest
 
 from tests import oracle
 from tests import tiny
-from tests.conformance import adapters
-from tests.conformance import checks
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.config import registry
@@ -22,25 +20,10 @@ LEARNED = ("shaw", "absolute_per_layer")
 ABSOLUTE = ("absolute", "absolute_per_layer")
 CONSTANT = ("absolute", "relative_tied", "rope", "alibi", "none")
 OTHERS = (*LEARNED, *CONSTANT)
-# Absolute positions change with the cuts; these hold for any encoding. The
-# others are in the grid of `conformance`, for `make test-rest`.
-CHECKS = (
-  checks.future_does_not_leak,
-  checks.lanes_are_independent,
-  checks.no_gradient_into_memory,
-  checks.probabilities_sum_to_one,
-)
 
 
 def small(encoding, **updates):
   return tiny.model_config(encoding=encoding, num_positions=16, **updates)
-
-
-@pytest.mark.some(4)
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("encoding", ABSOLUTE)
-def test_absolute_encodings_conform(encoding, check):
-  check(adapters.package(encoding=encoding, num_positions=16))
 
 
 # The oracle reads several segments with each of the others.

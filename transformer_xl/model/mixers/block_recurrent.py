@@ -11,6 +11,7 @@ rows that they attend to, H heads, Dh head width, D model width.
 """
 
 import functools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -74,6 +75,11 @@ class BlockRecurrent(mixer.Mixer):
   attends_zeros = False
   writes_segments = True
   depends_on_cuts = True
+
+  @staticmethod
+  def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
+    """A few vectors."""
+    return num_tokens, {"num_vectors": 3}
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:

@@ -15,6 +15,7 @@ width.
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -76,6 +77,14 @@ class Compressive(mixer.Mixer):
   attends_zeros = False
   depends_on_cuts = True  # States are compressed at the ends of segments.
   keys_are_tokens = False
+
+  @staticmethod
+  def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
+    """All tokens but those of three in slots, of as many tokens each."""
+    rate = 3
+    rows = min(num_tokens, rate)
+    slots = max(1, math.ceil((num_tokens - rows) / rate))
+    return rows, {"rate": rate, "slots": slots}
 
   @staticmethod
   def check(config: schema.ModelConfig) -> None:

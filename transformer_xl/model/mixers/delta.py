@@ -12,6 +12,7 @@ chunk, D model width.
 """
 
 import functools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -67,6 +68,11 @@ class Delta(mixer.Mixer):
     value_dim: int = fields.field(64, "at least 1")
     """Width of the values of one head; it remembers key_dim x value_dim
     numbers."""
+
+  @staticmethod
+  def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
+    """Small heads, though keys that are shorter round badly."""
+    return num_tokens, {"key_dim": 4, "value_dim": 5}
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:

@@ -22,7 +22,7 @@ Shapes: B lanes, T tokens of a segment, K keys, D model width.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple, Protocol
 
 import flax.linen as nn
@@ -237,6 +237,11 @@ class Mixer(nn.Module):
     depends_on_cuts: results depend on how a text is cut into segments, also
       with `same_length`.
     keys_are_tokens: each key that is attended to is one token.
+    has_gradient_to_memory: gradients pass through all that is remembered, where
+      training lets them.
+    sure_reach: how many tokens later a token still has to show in the outputs,
+      for the conformance kit; None if it is for as long as memory reaches. A
+      mixer that forgets as it likes has 0.
     streaming: another form of the mixer, which reads faster with fixed
       parameters; None if there is none.
   """
@@ -252,12 +257,24 @@ class Mixer(nn.Module):
   writes_segments: ClassVar[bool] = False
   depends_on_cuts: ClassVar[bool] = False
   keys_are_tokens: ClassVar[bool] = True
+  has_gradient_to_memory: ClassVar[bool] = True
+  sure_reach: ClassVar[int | None] = None
   streaming: ClassVar[type[Streaming] | None] = None
 
   @staticmethod
   def check(config: schema.ModelConfig) -> None:
     """Raises a UserError for a model that the mixer cannot serve."""
     del config
+
+  @staticmethod
+  def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
+    """How the conformance kit builds a layer that remembers `num_tokens`.
+
+    Returns:
+      The `mem_len`, and values of the mixer's own fields, which should be so
+      small that a text of a dozen tokens shows everything.
+    """
+    return num_tokens, {}
 
   @staticmethod
   def empty_state(

@@ -1,0 +1,224 @@
+"""A mixer and an encoding as extensions write them, each with mistakes.
+
+The mistakes are those that memories have: one leaks over a reset, one sees the
+next token, one remembers padding, one has a parameter in another type.
+"""
+
+import contextlib
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_xl.config import fields
+from transformer_xl.config import registry
+from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import parameters
+from transformer_xl.model.encodings import encoding
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import mixer
+
+
+class Average(NamedTuple):
+  """Averages after the last token, [B, V, D]; V is 0 without memory."""
+
+  values: jax.Array
+
+
+class MovingAverage(mixer.Mixer):
+  """A moving average of values, with a decay a channel."""
+
+  class Fields(fields.Group):
+    """The decay of `test_ema` layers."""
+
+    decay: float = fields.field(0.9, "in (0, 1)")
+    """Share of the old average that a token keeps at first."""
+
+  @staticmethod
+  def remembered_tokens(config, mem_len):
+    return None if mem_len else 0
+
+  @staticmethod
+  def empty_state(config, *, batch_size, mem_len, step_len):
+    shape = (batch_size, 1 if mem_len else 0, config.model_dim)
+    return Average(jnp.zeros(shape))
+
+  @nn.compact
+  def __call__(self, hidden, state, shared, norm):
+    config = self.config
+    width = config.model_dim
+    values = dense.times(norm(hidden), self.kernel("value"))
+    values = self.values(values.astype(jnp.float32))
+    share = config.own(MovingAverage.Fields).decay
+    init = nn.initializers.constant(np.log(share / (1 - share)))
+    decay = nn.sigmoid(self.param("decay_bias", init, (width,), jnp.float32))
+
+    start = jnp.pad(state.values, ((0, 0), (0, 1), (0, 0)))[:, :1]
+    kept = self.kept(shared.resets[:, :, None], decay[None, None])
+    factors, terms = jax.lax.associative_scan(
+      lambda one, two: (one[0] * two[0], one[1] * two[0] + two[1]),
+      (kept, (1 - decay)[None, None] * values),
+      axis=1,
+    )
+    averages = factors * start + terms
+    output = dense.times(averages.astype(hidden.dtype), self.kernel("output"))
+    dropped = dropout_lib.of_states(config)(
+      output, dropout_lanes=shared.dropout_lanes
+    )
+    last = self.last(shared, hidden.shape[1])
+    carried = jax.lax.dynamic_slice_in_dim(averages, last, 1, axis=1)
+    carried = carried[:, : state.values.shape[1]]
+    return dropped, mixer.Kept(Average(carried))
+
+  def kernel(self, name):
+    return parameters.kernel(self, name, (self.config.model_dim,) * 2)
+
+  def values(self, values):
+    return values
+
+  def kept(self, resets, decay):
+    return jnp.where(resets, 0, decay)
+
+  def last(self, shared, segment_len):
+    return shared.num_counted(segment_len) - 1
+
+  def reference(self, params, inputs, resets):
+    """The average of each token is d a + (1 - d) v, or (1 - d) v if it resets.
+
+    d is sigmoid(decay_bias).
+    """
+    decay = 1 / (1 + np.exp(-params["decay_bias"]))
+    outputs = np.zeros(inputs.shape)
+    for lane, rows in enumerate(inputs):
+      average = np.zeros(rows.shape[-1])
+      for place, row in enumerate(rows):
+        if resets[lane, place]:
+          average = np.zeros(rows.shape[-1])
+        average = decay * average + (1 - decay) * (row @ params["value"])
+        outputs[lane, place] = average @ params["output"]
+    return outputs
+
+  @staticmethod
+  def flops(config, *, segment_len, mem_len, context_len):
+    return 4.0 * config.model_dim**2
+
+
+class LeaksOverResets(MovingAverage):
+  """Forgets what is in the segment, and not what was handed on."""
+
+  def kept(self, resets, decay):
+    first = jnp.arange(resets.shape[1])[None, :, None] == 0
+    return jnp.where(resets & ~first, 0, decay)
+
+
+class SeesTheNextToken(MovingAverage):
+  def values(self, values):
+    after = jnp.pad(values[:, 1:], ((0, 0), (0, 1), (0, 0)))
+    return values + 0.1 * after
+
+
+class RemembersPadding(MovingAverage):
+  def last(self, shared, segment_len):
+    return jnp.asarray(segment_len - 1, jnp.int32)
+
+
+class HalfOfAParameter(MovingAverage):
+  """Parameters are float32, whatever the computation's type."""
+
+  def kernel(self, name):
+    init = nn.initializers.normal(self.config.init_std)
+    shape = (self.config.model_dim,) * 2
+    kind = jnp.bfloat16 if name == "value" else jnp.float32
+    return self.param(name, init, shape, kind).astype(self.config.dtype)
+
+
+class Parity(encoding.Encoding):
+  """A learned key for even distances, and one for odd ones."""
+
+  def distance_terms(self, module, project, positions, context_len, biases):
+    config = module.config
+    shape = (2, config.num_heads * config.head_dim)
+    rows = self.table(module, shape)[self.parity(context_len)]
+    keys = rows.reshape(context_len, config.num_heads, config.head_dim)
+    return encoding.DistanceTerms(keys)
+
+  def table(self, module, shape):
+    return parameters.kernel(module, "distances", shape)
+
+  def parity(self, context_len):
+    """Of the distances K-1 to 0."""
+    return jnp.arange(context_len - 1, -1, -1) % 2
+
+
+class ParityLeaksOverResets(Parity):
+  """Every token sees those two before it in its segment."""
+
+  def attend(self, factors, value, *, reach, dropout, implementation):
+    near = jnp.minimum(jnp.arange(reach.shape[1], dtype=jnp.int32), 2)
+    return super().attend(
+      factors,
+      value,
+      reach=jnp.maximum(reach, near[None]),
+      dropout=dropout,
+      implementation=implementation,
+    )
+
+
+class ParitySeesTheNextToken(Parity):
+  def attend(self, factors, value, *, reach, dropout, implementation):
+    after = jnp.pad(value[:, 1:], ((0, 0), (0, 1), (0, 0), (0, 0)))
+    return super().attend(
+      factors,
+      value + 0.1 * after,
+      reach=reach,
+      dropout=dropout,
+      implementation=implementation,
+    )
+
+
+class ParityOfTheContext(Parity):
+  """Of places in the context, whose number depends on the memory's length."""
+
+  def parity(self, context_len):
+    return jnp.arange(context_len) % 2
+
+
+class ParityInHalf(Parity):
+  def table(self, module, shape):
+    init = nn.initializers.normal(module.config.init_std)
+    table = module.param("distances", init, shape, jnp.bfloat16)
+    return table.astype(module.config.dtype)
+
+
+MIXERS = {
+  "ema": MovingAverage,
+  "ema_leaks": LeaksOverResets,
+  "ema_sees": SeesTheNextToken,
+  "ema_pads": RemembersPadding,
+  "ema_half": HalfOfAParameter,
+}
+ENCODINGS = {
+  "parity": Parity,
+  "parity_leaks": ParityLeaksOverResets,
+  "parity_sees": ParitySeesTheNextToken,
+  "parity_counts": ParityOfTheContext,
+  "parity_half": ParityInHalf,
+}
+
+
+@contextlib.contextmanager
+def registered():
+  """Registers all of them for a while, so that no other test knows them."""
+  try:
+    for name, kind in MIXERS.items():
+      registry.mixers.register(name)(kind)
+    for name, kind in ENCODINGS.items():
+      registry.encodings.register(name)(kind)
+    yield
+  finally:
+    for parts in (registry.mixers, registry.encodings):
+      for name in (*MIXERS, *ENCODINGS):
+        parts._found.pop(name, None)
+    registry._versions.append("")  # Fields are declared anew.

@@ -1,0 +1,205 @@
+"""The public kit finds seeded mistakes, and says where and by how much."""
+
+import numpy as np
+import pytest
+
+from tests.conformance import examples
+from transformer_xl import conformance
+from transformer_xl import errors
+from transformer_xl.conformance import kit
+from transformer_xl.conformance.checks import cuts
+from transformer_xl.conformance.checks import gradients
+from transformer_xl.conformance.checks import lengths
+from transformer_xl.conformance.checks import numbers
+from transformer_xl.conformance.checks import outputs
+from transformer_xl.conformance.checks import resets
+from transformer_xl.conformance.checks import sight
+from transformer_xl.conformance.checks import state
+from transformer_xl.conformance.checks import table
+
+LATER = sight.a_later_token_changes_no_earlier_output
+REACHES = sight.every_token_reaches_later_outputs
+ONE_PASS = cuts.segments_give_what_one_pass_gives
+PARTS = cuts.parts_give_what_segments_give
+SAME_LENGTH = cuts.with_same_length_the_cuts_do_not_matter
+LANE = resets.a_reset_of_a_lane_is_a_fresh_start
+INSIDE = resets.a_reset_inside_a_segment_is_a_fresh_start
+FORGOTTEN = resets.forgotten_documents_never_come_back
+NO_MEMORY_PARTS = lengths.without_memory_parts_complete_a_segment
+PADDING = state.padding_is_not_remembered
+SHAPES = state.the_memory_keeps_its_shapes_and_types
+FLOAT32 = numbers.parameters_are_float32
+EQUATIONS = outputs.outputs_are_those_of_its_own_equations
+GRADIENT = gradients.the_gradient_through_memory_is_that_of_one_pass
+OTHERS = outputs.other_ways_of_reading_give_the_same
+
+
+class Average:
+  """A moving average of vectors in NumPy: of another library than JAX."""
+
+  width = 4
+
+  def __init__(self, decay=0.9):
+    self.decay = decay
+
+  def init(self, seed):
+    return np.random.default_rng(seed).normal(size=(4, 4)).astype(np.float32)
+
+  def fresh(self, batch_size):
+    return np.zeros((batch_size, 4), np.float32)
+
+  def step(self, params, inputs, memory, resets):
+    outputs = []
+    for place in range(inputs.shape[1]):
+      memory = np.where(resets[:, place, None], np.float32(0), memory)
+      memory = self.after(memory, inputs[:, place] @ params)
+      outputs.append(memory)
+    return np.stack(outputs, axis=1), memory
+
+  def after(self, memory, value):
+    return np.float32(self.decay) * memory + np.float32(1 - self.decay) * value
+
+
+class KeepsTheOtherLane(Average):
+  def after(self, memory, value):
+    return super().after(memory, value) + np.float32(0.1) * memory[::-1]
+
+
+class WidensItsMemory(Average):
+  def after(self, memory, value):
+    return super().after(memory, value).astype(np.float64)
+
+
+class Forgets(Average):
+  """A token is known for one more, which it says."""
+
+  sure_reach = 1
+
+  def after(self, memory, value):
+    self.held, before = value, memory[:, :4]
+    return 0.5 * before + value
+
+  def step(self, params, inputs, memory, resets):
+    outputs = []
+    for place in range(inputs.shape[1]):
+      memory = np.where(resets[:, place, None], np.float32(0), memory)
+      value = inputs[:, place] @ params
+      outputs.append(memory + value)
+      memory = value
+    return np.stack(outputs, axis=1), memory
+
+
+class ForgetsAndDoesNotSaySo(Forgets):
+  sure_reach = None
+
+
+def failing(rows):
+  return [row.name for row in rows if row.failed]
+
+
+def names(*wanted):
+  return [check.name for check in wanted]
+
+
+@pytest.mark.parametrize(
+  ("kind", "wrong"),
+  [
+    (Average, ()),
+    (Forgets, ()),
+    (ForgetsAndDoesNotSaySo, (REACHES,)),
+    (KeepsTheOtherLane, (sight.lanes_do_not_see_each_other,)),
+    (WidensItsMemory, (SHAPES,)),
+  ],
+)
+def test_vectors_of_another_library_are_checked(kind, wrong):
+  rows = conformance.run(kind())
+  assert set(names(*wrong)) <= set(failing(rows))
+  assert len(failing(rows)) <= len(wrong) + 2
+  assert len(rows) == len(table.ALL)
+  reasons = [row.reason for row in rows if row.outcome == kit.NOT_APPLICABLE]
+  assert "it was given with one length of memory" in reasons
+  assert all(reasons)
+
+
+def test_a_row_names_the_place_and_the_difference():
+  """The leak at a reset shows where the reset is, beside the tolerance."""
+
+  class Leaks(Average):
+    def step(self, params, inputs, memory, resets):
+      return super().step(params, inputs, memory, resets & (resets != resets))
+
+  rows = {row.name: row for row in conformance.run(Leaks())}
+  row = rows[LANE.name]
+  assert row.outcome == "FAILED"
+  assert row.case == "lane 1 reset at position 3: lane 1, position 3"
+  assert row.reason == "what was before the reset is remembered"
+  assert row.difference > 1000 * row.tolerance > 0
+  line = kit.told(row)
+  assert line.startswith("FAILED ")
+  assert "(3.6e-06) lane 1 reset at position 3" in line
+
+
+def test_an_object_without_the_methods_is_a_mistake_of_the_user():
+  class Half:
+    def step(self):
+      pass
+
+  with pytest.raises(errors.UserError, match="no init and no fresh"):
+    conformance.run(Half())
+
+
+def test_a_name_that_is_not_registered_is_a_mistake_of_the_user():
+  with pytest.raises(errors.UserError, match="no mixer and no encoding 'dl'"):
+    conformance.run("dl")
+
+
+def test_a_step_that_does_not_run_fails_in_its_rows():
+  class Raises(Average):
+    def step(self, params, inputs, memory, resets):
+      if inputs.shape[1] == 1:
+        raise ValueError("no single tokens")
+      return super().step(params, inputs, memory, resets)
+
+  rows = conformance.run(Raises())
+  assert failing(rows) == names(PARTS)
+  (row,) = [row for row in rows if row.failed]
+  assert row.reason == "it raises ValueError: no single tokens"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+  with examples.registered():
+    yield
+
+
+# What sees the next token does not see it where a segment or the text ends.
+DEPENDS_ON_CUTS = (ONE_PASS, PARTS, SAME_LENGTH, INSIDE, FORGOTTEN, GRADIENT)
+# All that fails, and no other row; the first is what the mistake is about.
+CAUGHT = {
+  "ema_leaks": (LANE, INSIDE, FORGOTTEN, EQUATIONS),
+  "ema_sees": (LATER, PADDING, NO_MEMORY_PARTS, EQUATIONS, *DEPENDS_ON_CUTS),
+  "ema_pads": (PADDING,),
+  "ema_half": (FLOAT32,),
+  "parity_leaks": (INSIDE, FORGOTTEN),
+  "parity_sees": (LATER, OTHERS, *DEPENDS_ON_CUTS),
+  "parity_counts": (ONE_PASS, SAME_LENGTH, GRADIENT, OTHERS),
+  "parity_half": (FLOAT32,),
+}
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("name", CAUGHT)
+def test_a_seeded_mistake_is_found_by_its_check(name):
+  check = CAUGHT[name][0]
+  subjects = kit.subjects(name).values()
+  assert any(kit.row(check, subject).failed for subject in subjects)
+
+
+@pytest.mark.slow
+@pytest.mark.rest
+@pytest.mark.parametrize("name", ["ema", "parity", *CAUGHT])
+def test_no_other_row_fails(name):
+  rows = conformance.run(name)
+  assert set(failing(rows)) == set(names(*CAUGHT.get(name, ())))
+  passed = [row for row in rows if row.outcome == kit.PASSED]
+  assert len(passed) > 15

@@ -1,0 +1,223 @@
+"""Gradients stop at memory or flow into it, and are those of differences."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_xl import shapes
+from transformer_xl.conformance import finding
+from transformer_xl.conformance.checks import check
+from transformer_xl.conformance.finding import Finding
+from transformer_xl.conformance.subject import LANES
+from transformer_xl.conformance.subject import LENGTH
+from transformer_xl.conformance.subject import SEGMENT
+from transformer_xl.conformance.subject import Subject
+from transformer_xl.conformance.subject import types
+
+# Gradients are sums over all tokens, of terms that cancel.
+GRADIENT = 100 * finding.FLOAT32
+
+
+@check.when(check.gradient_stops, check.of_jax)
+def no_gradient_passes_into_memory(subject: Subject) -> check.Findings:
+  """Memory counts as a constant, whoever computed it."""
+  one = subject.at(LENGTH)
+  params = one.init(0)
+  text = subject.text()
+  first, second = text[:, :SEGMENT], text[:, SEGMENT : 2 * SEGMENT]
+  resets = np.zeros(first.shape[:2], bool)
+
+  def loss(params: shapes.PyTree, memory: shapes.PyTree) -> jax.Array:
+    return jnp.mean(one.step(params, second, memory, resets)[0][..., 0])
+
+  def loss_of_both(params: shapes.PyTree) -> jax.Array:
+    _, memory = one.step(params, first, one.fresh(LANES), resets)
+    return loss(params, memory)
+
+  _, memory = one.step(params, first, one.fresh(LANES), resets)
+  expected = jax.grad(loss)(params, memory)
+  actual = jax.grad(loss_of_both)(params)
+  largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
+  yield finding.holds(
+    largest > 0.01, "a segment after another", reason="there is no gradient"
+  )
+  yield finding.trees_close(
+    actual,
+    expected,
+    "a segment after another",
+    reason="the gradient depends on how memory was computed",
+    tolerance=GRADIENT,
+  )
+
+
+@check.when(
+  check.gradient_flows,
+  check.masks_empty,
+  check.no_cuts,
+  check.equal_lengths,
+  check.of_jax,
+)
+def the_gradient_through_memory_is_that_of_one_pass(
+  subject: Subject,
+) -> check.Findings:
+  """The loss of a segment teaches what the one before it hands on."""
+  one = subject.at(LENGTH)
+  text = subject.text()[:, : 2 * SEGMENT]
+
+  def loss(params: shapes.PyTree, cuts: list[int]) -> jax.Array:
+    memory = one.fresh(LANES)
+    begin = 0
+    for length in cuts:
+      part = text[:, begin : begin + length]
+      resets = np.zeros(part.shape[:2], bool)
+      outputs, memory = one.step(params, part, memory, resets)
+      begin += length
+    return jnp.mean(jnp.asarray(outputs)[:, -SEGMENT:, 0])
+
+  params = one.init(0)
+  expected = jax.grad(loss)(params, [2 * SEGMENT])
+  actual = jax.grad(loss)(params, [SEGMENT] * 2)
+  yield finding.trees_close(
+    actual,
+    expected,
+    check.cut([SEGMENT] * 2),
+    reason="the gradient is another one",
+    tolerance=GRADIENT,
+  )
+
+
+def _one_pass_does_not_say_it(subject: Subject) -> str:
+  for condition in (check.masks_empty, check.no_cuts, check.equal_lengths):
+    if condition(subject):
+      return ""
+  return "`the gradient through memory is that of one pass` says it"
+
+
+@check.when(
+  check.gradient_flows,
+  check.no_retrieval,
+  _one_pass_does_not_say_it,
+  check.of_jax,
+)
+def the_gradient_through_memory_is_that_of_differences(
+  subject: Subject,
+) -> check.Findings:
+  """The same where one pass reads something else than the segments."""
+  one = subject.at(LENGTH)
+  start = one.init(0)
+  # What is written after the first segment is handed on by the second.
+  segments = np.split(subject.text()[:, : 3 * SEGMENT], 3, axis=1)
+  resets = np.zeros(segments[0].shape[:2], bool)
+  generator = np.random.default_rng(2)
+  direction = jax.tree.map(
+    lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), start
+  )
+
+  def moved(size: float | jax.Array) -> shapes.PyTree:
+    return jax.tree.map(lambda leaf, by: leaf + size * by, start, direction)
+
+  def memory_of(size: float | jax.Array) -> shapes.PyTree:
+    params = moved(size)
+    memory = one.fresh(LANES)
+    for segment in segments[:-1]:
+      _, memory = one.step(params, segment, memory, resets)
+    return memory
+
+  def loss(size: float | jax.Array, memory: shapes.PyTree) -> jax.Array:
+    outputs, _ = one.step(moved(size), segments[-1], memory, resets)
+    return jnp.mean(jnp.asarray(outputs)[..., 0])
+
+  def loss_of_all(size: float | jax.Array) -> jax.Array:
+    return loss(size, memory_of(size))
+
+  of_constant = jax.grad(loss)(0.0, memory_of(0.0))
+  actual = jax.grad(loss_of_all)(0.0)
+  # So small that units keep their signs, and large beside losses' rounding.
+  size = 1e-4
+  expected = float(loss_of_all(size) - loss_of_all(-size)) / (2 * size)
+  yield _derivative(
+    actual,
+    expected,
+    size=abs(expected),
+    tolerance=5e-3,
+    case="three segments, all parameters moved",
+  )
+  constant = abs(float(of_constant) - expected) / abs(expected)
+  yield Finding(
+    constant > 0.05,
+    "memory is of no matter to the gradient",
+    "three segments, all parameters moved",
+    constant,
+    0.05,
+  )
+
+
+@check.when(check.has_gradient, check.of_jax)
+def the_gradient_is_that_of_differences(subject: Subject) -> check.Findings:
+  """Of a segment after another, with memory as a constant, by parameter."""
+  one = subject.at(LENGTH)
+  start = one.init(0)
+  text = subject.text()
+  first, second = text[:, :SEGMENT], text[:, SEGMENT : 2 * SEGMENT]
+  resets = np.zeros(first.shape[:2], bool)
+  _, memory = one.step(start, first, one.fresh(LANES), resets)
+
+  def loss(params: shapes.PyTree) -> jax.Array:
+    outputs, _ = one.step(params, second, memory, resets)
+    return jnp.mean(jnp.asarray(outputs)[..., 0])
+
+  def precise_loss(params: shapes.PyTree) -> float:
+    outputs, _ = one.step(params, second, memory, resets)
+    return float(np.asarray(outputs)[..., 0].astype(np.float64).mean())
+
+  generator = np.random.default_rng(2)
+  leaves, structure = jax.tree.flatten(start)
+  gradient = jax.tree.leaves(jax.grad(loss)(start))
+  directions = [generator.normal(size=np.shape(leaf)) for leaf in leaves]
+
+  def difference(index: int, size: float) -> float:
+    ends = []
+    for sign in (1, -1):
+      moved = list(leaves)
+      by = (sign * size * directions[index]).astype(np.float32)
+      moved[index] = leaves[index] + by
+      ends.append(precise_loss(jax.tree.unflatten(structure, moved)))
+    return (ends[0] - ends[1]) / (2 * size)
+
+  actual = [
+    float(np.sum(np.asarray(leaf, np.float64) * direction))
+    for leaf, direction in zip(gradient, directions, strict=True)
+  ]
+  largest = max(map(abs, actual))
+  for index, (name, *_) in enumerate(types(start)):
+    # A unit may change its sign in between, in other steps than in all.
+    found = [
+      _derivative(
+        actual[index],
+        difference(index, size),
+        size=largest,
+        tolerance=2e-2,
+        case=name,
+      )
+      for size in (2e-4, 5e-4, 5e-5)
+    ]
+    yield min(found, key=lambda one: one.difference)
+
+
+def _derivative(
+  actual: float | jax.Array,
+  expected: float,
+  *,
+  size: float,
+  tolerance: float,
+  case: str,
+) -> Finding:
+  """A derivative beside that of differences, in proportion to `size`."""
+  difference = abs(float(actual) - expected) / size
+  return Finding(
+    difference <= tolerance,
+    "the derivative is another one",
+    case,
+    difference,
+    tolerance,
+  )

@@ -1,0 +1,414 @@
+"""The package's own network as implementations, for what is registered.
+
+A mixer is tried as all layers of a small model, and below layers of the default
+pattern; an encoding in a model of the default pattern. Each is tried in
+training, with gradients through memory, and read with fixed parameters.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import load
+from transformer_xl.config import registry
+from transformer_xl.config import schema
+from transformer_xl.conformance import implementation
+from transformer_xl.conformance import subject
+from transformer_xl.conformance.implementation import Array
+from transformer_xl.conformance.implementation import Build
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import layers
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
+from transformer_xl.model import visibility
+from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.mixers import mixer as mixer_lib
+from transformer_xl.model.mixers import table
+
+# A model that compiles fast and in which no number is small enough to be
+# overlooked. With fewer heads, a state that decays has forgotten the first
+# token at the end of the text.
+SIZES: dict[str, object] = {
+  "vocab_size": 23,
+  "num_layers": 2,
+  "model_dim": 12,
+  "num_heads": 6,
+  "head_dim": 4,
+  "ff_dim": 12,
+  "num_positions": 16,
+  "dropout_rate": 0.0,
+  "pre_norm": True,
+  "scan_unroll": 1,
+}
+SPREAD = 0.4  # Standard deviation of what is added to initial parameters.
+DROPOUT = 0.5
+
+
+class Model(implementation.Facts):
+  """The package's network, as it trains.
+
+  `gradient` through memory "flows" as in a model whose updates have several
+  segments, or "stops".
+  """
+
+  def __init__(
+    self,
+    config: schema.ModelConfig,
+    *,
+    mem_len: int,
+    same_length: bool,
+    clamp_len: int = 0,
+    gradient: str = "stops",
+  ):
+    self.config = config
+    self.mem_len = mem_len
+    self.same_length = same_length
+    self.clamp_len = clamp_len
+    self.gradient = gradient
+    self.trains_memory = gradient == "flows"
+    kinds = [layer.mixer for layer in table.pattern(config)]
+    self.vocab_size = config.vocab_size
+    self.gives_log_probs = True
+    self.is_of_jax = True
+    self.masks_empty = config.memory_start == "masked"
+    self.has_attention = all(kind.attends for kind in kinds)
+    self.own_positions = encodings.of(config).counts_from_segment
+    self.unequal = any(layer.limit for layer in table.pattern(config))
+    self.compresses = not all(kind.keys_are_tokens for kind in kinds)
+    self.writes = any(kind.writes_segments for kind in kinds)
+    self.retrieves = not all(kind.has_gradient_to_memory for kind in kinds)
+    reaches = [kind.sure_reach for kind in kinds if kind.sure_reach is not None]
+    self.sure_reach = min(reaches, default=None)
+    self.step = jax.jit(self.read)
+
+  @property
+  def counts(self) -> bool:
+    """Whether it matters where a segment begins."""
+    return self.own_positions or self.writes
+
+  @functools.cached_property
+  def settings(self) -> mixer_lib.Settings:
+    """How the network reads."""
+    return mixer_lib.Settings(
+      clamp_len=self.clamp_len,
+      same_length=self.same_length,
+      trains_memory=self.trains_memory,
+    )
+
+  def init(self, seed: int) -> shapes.PyTree:
+    """Initial parameters with noise, so that none is 0 or too small to see."""
+    return drawn(self.config, seed)
+
+  def fresh(self, batch_size: int) -> shapes.PyTree:
+    """The state before the first token; steps of the checks have any length."""
+    return network.empty_state(
+      self.config, batch_size=batch_size, mem_len=self.mem_len, step_len=1
+    )
+
+  def read(
+    self,
+    params: shapes.PyTree,
+    tokens: Array,
+    memory: shapes.PyTree,
+    resets: Array,
+  ) -> tuple[Array, shapes.PyTree]:
+    """Log-probabilities of every next token, and the next state."""
+    model = network.Network(self.config, self.settings)
+    result: Any = model.apply(
+      {"params": params}, tokens, memory, resets, method="log_probs"
+    )
+    return result
+
+  def in_bfloat16(self) -> "Model":
+    """The same model, which computes in bfloat16."""
+    return self._changed(dtype="bfloat16")
+
+  def with_dropout(
+    self,
+    params: shapes.PyTree,
+    tokens: Array,
+    memory: shapes.PyTree,
+    resets: Array,
+    *,
+    lanes: Array,
+    seed: int,
+  ) -> tuple[Array, shapes.PyTree]:
+    """States of the last layer, with dropout in lanes of the given numbers."""
+    config = dataclasses.replace(self.config, dropout_rate=DROPOUT)
+    model = network.Network(config, self.settings)
+
+    @jax.jit
+    def hidden(params: shapes.PyTree, *segment: Any) -> Any:
+      result: Any = model.apply(
+        {"params": params},
+        *segment,
+        dropout_lanes=jnp.asarray(lanes),
+        rngs={"dropout": jax.random.key(seed, impl="rbg")},
+      )
+      states, memory = result
+      return adaptive_softmax.log_probs(
+        states, model.bind({"params": params}).head()
+      ), memory
+
+    return hidden(params, tokens, memory, resets)
+
+  def place(
+    self,
+    params: shapes.PyTree,
+    memory: shapes.PyTree,
+    mesh: jax.sharding.Mesh,
+  ) -> tuple[shapes.PyTree, shapes.PyTree]:
+    """Parameters and state on a mesh, as training shards them."""
+    splits = network.splits(self.config)
+    return (
+      jax.device_put(params, mesh_lib.parameters(mesh, params, splits)),
+      jax.device_put(memory, mesh_lib.states(mesh, memory)),
+    )
+
+  def _changed(self, **fields: Any) -> Any:
+    """The same with other values of fields of the model."""
+    return type(self)(
+      dataclasses.replace(self.config, **fields),
+      mem_len=self.mem_len,
+      same_length=self.same_length,
+      clamp_len=self.clamp_len,
+      gradient=self.gradient,
+    )
+
+
+class Reading(Model):
+  """The same network, read with fixed parameters."""
+
+  def __init__(self, config: schema.ModelConfig, **options: Any):
+    super().__init__(config, **{**options, "gradient": "none"})
+    self.reads_parts = True
+    self.reader = reader_lib.Reader(
+      config,
+      mem_len=self.mem_len,
+      # Steps may not wrap around a ring, which has room for the text; where
+      # positions count from a segment, or nothing is remembered beyond it, its
+      # length matters.
+      segment_len=subject.LENGTH
+      if self.mem_len and not self.counts
+      else subject.SEGMENT,
+      clamp_len=self.clamp_len,
+      same_length=self.same_length,
+    )
+    self._frozen: dict[int, Any] = {}
+
+  def init(self, seed: int) -> Any:
+    """Parameters, and arrays that are computed from them alone."""
+    if seed not in self._frozen:
+      freeze = jax.jit(self.reader.freeze)
+      self._frozen[seed] = freeze(super().init(seed))
+    return self._frozen[seed]
+
+  def fresh(self, batch_size: int) -> shapes.PyTree:
+    """The state of the reader before the first token."""
+    return self.reader.start(self.init(0), batch_size=batch_size)
+
+  def read(
+    self,
+    params: shapes.PyTree,
+    tokens: Array,
+    memory: shapes.PyTree,
+    resets: Array,
+  ) -> tuple[Array, shapes.PyTree]:
+    """Log-probabilities of every next token, and the next state."""
+    return self.reader.step(
+      params, memory, jnp.asarray(tokens), jnp.asarray(resets)
+    )
+
+  def padded(
+    self, params: shapes.PyTree, tokens: Array, memory: Any, count: int
+  ) -> tuple[Array, shapes.PyTree]:
+    """A step of which only the first tokens count."""
+    return self._padded(params, tokens, memory, jnp.int32(count))
+
+  @functools.cached_property
+  def _padded(self) -> Any:
+    @jax.jit
+    def padded(params: Any, tokens: Any, memory: Any, count: Any) -> Any:
+      hidden, memory = self.reader.read(params, memory, tokens, count=count)
+      head = self.reader.head(params)
+      return adaptive_softmax.log_probs(hidden, head), memory
+
+    return padded
+
+  def others(self) -> Mapping[str, tuple[Model, shapes.PyTree]]:
+    """The network as it trains, with the parameters that were frozen."""
+    model = Model(
+      self.config,
+      mem_len=self.mem_len,
+      same_length=self.same_length,
+      clamp_len=self.clamp_len,
+    )
+    return {"training": (model, super().init(0))}
+
+  # What is fixed is neither of training's types nor trained, and a reader casts
+  # its parameters: these are for the network.
+  in_bfloat16 = None  # type: ignore
+  with_dropout = None  # type: ignore
+
+
+class OneLayer(NamedTuple):
+  """What a mixer by itself remembers, as a network does of all layers."""
+
+  layer: mixer_lib.LayerState
+  length: jax.Array
+
+
+class Alone(implementation.Facts):
+  """A mixer by itself, which reads vectors, for equations of its own."""
+
+  def __init__(self, name: str):
+    self._mem_len, fields = trial((name,), subject.LENGTH)
+    # Without an encoding, all that layers share is in the segment.
+    self.config = config_of(layers=(name,), encoding="none", **fields)
+    kind = registry.mixers[name]
+    assert issubclass(kind, mixer_lib.Mixer)
+    self.width = self.config.model_dim
+    self.mixer = kind(self.config, mixer_lib.Settings())
+    self.step = jax.jit(self.read)
+
+  @property
+  def has_reference(self) -> bool:
+    """Whether the mixer's class has equations of its own."""
+    return hasattr(self.mixer, "reference")
+
+  def init(self, seed: int) -> shapes.PyTree:
+    """Initial parameters with noise."""
+    vectors = jnp.zeros((1, 1, self.width))
+    resets = jnp.zeros((1, 1), bool)
+    memory = self.fresh(1)
+
+    def draw(key: jax.Array) -> shapes.PyTree:
+      shared = layers.share(memory.length, resets, (1, 1))
+      drawn = self.mixer.init(
+        key, vectors, memory.layer, shared, mixer_lib.identity
+      )["params"]
+      return nn.unbox(drawn)
+
+    return with_noise(jax.jit(draw)(jax.random.key(seed)), seed)
+
+  def fresh(self, batch_size: int) -> Any:
+    """The state of the layer, and how much of a document each lane has read."""
+    state = network.empty_state(
+      self.config, batch_size=batch_size, mem_len=self._mem_len, step_len=1
+    )
+    layer = jax.tree.map(lambda leaf: leaf[0], state.layers[0])
+    return OneLayer(layer, state.length)
+
+  def read(
+    self, params: shapes.PyTree, vectors: Array, memory: Any, resets: Array
+  ) -> tuple[Array, shapes.PyTree]:
+    """What the mixer adds to the residual stream, and its next state."""
+    resets = jnp.asarray(resets)
+    shared = layers.share(memory.length, resets, vectors.shape[:2])
+    result: Any = self.mixer.apply(
+      {"params": params}, vectors, memory.layer, shared, mixer_lib.identity
+    )
+    output, kept = result
+    length = visibility.next_length(
+      shared.length, shared.since_reset, vectors.shape[1]
+    )
+    return output, OneLayer(kept.state, length)
+
+  def reference(
+    self, params: shapes.PyTree, vectors: Array, resets: Array
+  ) -> Array:
+    """The same by the mixer's own equations, in float64."""
+    own: Any = self.mixer
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    return own.reference(wide, np.asarray(vectors, np.float64), resets)
+
+
+def config_of(**fields: object) -> schema.ModelConfig:
+  """A small model; fields are named as in `rope.position_scale`."""
+  config = load.default()
+  config.update_from_flattened_dict(
+    {f"model.{name}": value for name, value in (SIZES | fields).items()}
+  )
+  return load.from_config_dict(config).model
+
+
+@functools.lru_cache(maxsize=8)
+def drawn(config: schema.ModelConfig, seed: int) -> shapes.PyTree:
+  """Initial parameters of a model with noise."""
+  init = functools.partial(network.init_params, config)
+  return with_noise(jax.jit(init)(jax.random.key(seed)), seed)
+
+
+def with_noise(params: shapes.PyTree, seed: int) -> shapes.PyTree:
+  """Parameters of which none is 0, 1 or small enough to be overlooked."""
+  generator = np.random.default_rng(seed)
+
+  def add(leaf: jax.Array) -> jax.Array:
+    noise = SPREAD * generator.standard_normal(leaf.shape)
+    return leaf + jnp.asarray(noise, leaf.dtype)
+
+  return jax.tree.map(add, params)
+
+
+def trial(
+  layers: tuple[str, ...], mem_len: int
+) -> tuple[int, dict[str, object]]:
+  """How layers that remember so many tokens are built.
+
+  Returns:
+    The length of their memory, and the values of fields of the mixers.
+  """
+  own_len = mem_len
+  values: dict[str, object] = {}
+  for name in dict.fromkeys(entry.partition(":")[0] for entry in layers):
+    kind = registry.mixers[name]
+    assert issubclass(kind, mixer_lib.Mixer)
+    layer_len, fields = kind.trial(mem_len)
+    own_len = min(own_len, layer_len)
+    values |= {f"{name}.{field}": fields[field] for field in fields}
+  return own_len, values
+
+
+def build(
+  kind: type[Model],
+  /,
+  *,
+  layers: tuple[str, ...],
+  gradient: str = "stops",
+  **fields: object,
+) -> Build:
+  """Builds a model of some layers for each length of memory."""
+
+  def build(*, mem_len: int, same_length: bool) -> Model:
+    own_len, sizes = trial(layers, mem_len)
+    config = config_of(layers=layers, **sizes | fields)
+    return kind(
+      config, mem_len=own_len, same_length=same_length, gradient=gradient
+    )
+
+  return build
+
+
+def variants(name: str) -> dict[str, Build]:
+  """The implementations that try what is registered under a name."""
+  usual = tuple(load.default().model.layers)
+  fields: dict[str, Any] = {"layers": usual, "encoding": name}
+  if name in registry.mixers:
+    fields = {"layers": (name,)}
+  result = {
+    "training": build(Model, **fields),
+    "reading with fixed parameters": build(Reading, **fields),
+    "training over several segments": build(Model, gradient="flows", **fields),
+  }
+  if name in registry.mixers and not registry.mixers[name].attends:
+    layers = (name, *usual)
+    result["reading a hybrid"] = build(Reading, layers=layers)
+  return result
