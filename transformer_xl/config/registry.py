@@ -13,7 +13,7 @@ when it is imported (`extensions.py`).
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from transformer_xl import errors
@@ -109,15 +109,23 @@ class Tracker(Protocol):
 class Registry(Mapping[str, type[KindT]]):
   """The things of one kind, by name. Each is a class."""
 
-  def __init__(self, kind: str, built_in: Mapping[str, str]):
+  def __init__(
+    self,
+    kind: str,
+    built_in: Mapping[str, str],
+    *,
+    reserved: Collection[str] = (),
+  ):
     """Lists what the package has.
 
     Args:
       kind: what each is called in errors, such as "mixer".
       built_in: the module that registers each name.
+      reserved: names that nothing can have, since something else does.
     """
     self.kind = kind
     self._built_in = dict(built_in)
+    self._reserved = reserved
     self._found: dict[str, type[KindT]] = {}
 
   def register(self, name: str) -> Callable[[type[T]], type[T]]:
@@ -132,6 +140,12 @@ class Registry(Mapping[str, type[KindT]]):
       raise errors.UserError(
         f"a {self.kind} cannot be called {name!r}: a name has lower-case "
         "letters, digits and underscores, and starts with a letter."
+      )
+
+    if name in self._reserved:
+      raise errors.UserError(
+        f"a {self.kind} cannot be called {name!r}, as another part of a layer "
+        "is; register it under another name."
       )
 
     def add(added: type[T]) -> type[T]:
@@ -231,6 +245,8 @@ mixers = Registry[Mixer](
     "memorizing",
     "qrnn",
   ),
+  # What else a layer has (`model/block.py`).
+  reserved=("feed_forward", "feed_forward_norm", "mixer_norm", "positions"),
 )
 encodings = Registry[Encoding](
   "encoding",

@@ -39,6 +39,7 @@ def main(words: list[str]) -> None:
   from transformer_xl.config import registry
   from transformer_xl.conformance import kit
 
+  extensions.load_installed()
   extensions.load(extensions.split(_EXTENSIONS.value))
   known = (*registry.mixers, *registry.encodings)
   names = words[1:]
@@ -66,7 +67,7 @@ def _usage(names: list[str], known: tuple[str, ...]) -> str:
   if len(names) != 1:
     return (
       "give the name of one mixer or encoding, as in "
-      f"transformer-xl-conformance delta; there are {listed}."
+      f"transformer-xl-conformance {known[0]}; there are {listed}."
     )
   near = difflib.get_close_matches(names[0], known, n=1)
   hint = f"did you mean {near[0]}?" if near else f"there are {listed}."

@@ -1,0 +1,83 @@
+"""Registries: names without imports, and what cannot be registered."""
+
+import subprocess
+import sys
+
+import pytest
+
+from transformer_xl import errors
+from transformer_xl.config import fields
+from transformer_xl.config import registry
+from transformer_xl.config import schema
+
+KINDS = (
+  *(registry.mixers, registry.encodings, registry.optimizers),
+  *(registry.schedules, registry.tasks),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_what_is_listed_registers_itself_under_its_name(kind):
+  for name, found in kind.items():
+    assert found.registered_name == name
+    assert not kind.is_foreign(name)
+  assert len(kind) == len([*kind]) > 3
+
+
+def test_names_are_known_without_importing_what_has_them():
+  program = (
+    "import sys; from transformer_xl.config import registry, schema; "
+    "names = [*registry.mixers, *registry.datasets]; "
+    "[*schema.common_fields()]; "
+    "sys.exit('jax' in sys.modules or len(names) < 10)"
+  )
+  finished = subprocess.run([sys.executable, "-c", program])
+  assert finished.returncode == 0
+
+
+@pytest.mark.parametrize("kind", KINDS[:4], ids=lambda kind: kind.kind)
+def test_own_fields_are_a_group_of_the_name(kind):
+  section = "model" if kind in KINDS[:2] else "train"
+  for name, group in kind.groups().items():
+    paths = [f"{section}.{name}.{field.name}" for field in fields.walk(group)]
+    assert {*paths} <= {*schema.all_fields()}
+
+
+class Plain:
+  """Nothing."""
+
+
+class WithoutRule:
+  """Declares a field as dataclasses do."""
+
+  class Fields(fields.Group):
+    size: int = 3
+
+
+class WithoutGroup:
+  """Declares fields in a class of its own kind."""
+
+  class Fields:
+    size = 3
+
+
+@pytest.mark.parametrize(
+  ("name", "added", "said"),
+  [
+    ("Ema", Plain, "cannot be called 'Ema': a name has lower-case letters"),
+    ("2d", Plain, "cannot be called '2d'"),
+    ("mixer_norm", Plain, "as another part of a layer is"),
+    ("attention", Plain, "there is a mixer 'attention' already"),
+    ("mine", WithoutRule, "declares size without a rule: write size: TYPE ="),
+    (
+      "mine",
+      WithoutGroup,
+      "is no group of fields: let it inherit from",
+    ),
+  ],
+)
+def test_a_wrong_registration_is_one_line(name, added, said):
+  before = [*registry.mixers]
+  with pytest.raises(errors.UserError, match=said.replace(".", r"\.")):
+    registry.mixers.register(name)(added)
+  assert [*registry.mixers] == before
