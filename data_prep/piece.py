@@ -74,8 +74,18 @@ def cut(stream: Readable, *, origin: str) -> Pieces:
     yield Piece(buffer, offset == 0, origin, offset)
 
 
+def record(data: bytes, *, origin: str) -> Pieces:
+  """Yields a record as a document, also an empty one: a blank line of text."""
+  if not data:
+    yield Piece(data, True, origin, 0)
+  yield from cut(io.BytesIO(data), origin=origin)
+
+
 def stretch(text: Pieces, start: int, stop: int) -> Pieces:
-  """Yields the bytes of a text from start to stop, as a document or more."""
+  """Yields the bytes of a text from start to stop, as a document or more.
+
+  Empty documents come with the bytes behind them.
+  """
   position = 0
   first = True
   for piece in text:
@@ -83,8 +93,9 @@ def stretch(text: Pieces, start: int, stop: int) -> Pieces:
       return
     first = first or piece.starts_document
     part = piece.part(max(start - position, 0), stop - position, first)
+    is_inside = position >= start
     position += len(piece.data)
-    if part.data:
+    if part.data or (is_inside and not piece.data):
       yield part
       first = False
 

@@ -5,6 +5,9 @@ import hashlib
 import json
 import pathlib
 import sys
+from typing import Any
+
+import numpy as np
 
 from transformer_xl import errors
 from transformer_xl import storage
@@ -12,6 +15,7 @@ from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import catalog
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import cutoffs
+from transformer_xl.data_prep import describe
 from transformer_xl.data_prep import encoding
 from transformer_xl.data_prep import mixture as mixture_lib
 from transformer_xl.data_prep import staging
@@ -128,7 +132,7 @@ def prepare(
     return final
   with staging.staged(final) as stage:
     corpus = corpus.unpacked(stage.scratch)
-    meta = {
+    meta: dict[str, Any] = {
       "format": FORMAT,
       "name": final.name,
       **_write(corpus, given, stage.folder, extends=extend_vocabulary),
@@ -141,8 +145,22 @@ def prepare(
     # A path need not be Unicode; JSON has the same escapes as Python for it.
     data = content.encode("utf-8", "backslashreplace")
     staging.write(stage.folder / "meta.json", data)
-  if corpus.report is not None:
-    print(vocabulary.printable(corpus.report), file=sys.stderr)
+    notices = []
+    if corpus.report is not None:
+      starts = {
+        split: np.load(stage.folder / f"{split}_documents.npy")
+        for split in corpus.splits
+      }
+      notices = [corpus.report, *describe.documents(meta, starts)]
+      splits = meta["splits"].values()
+      has_empty = any(entry["num_empty_documents"] for entry in splits)
+      if has_empty and not {"document_start", "document_end"} & {*options}:
+        notices.append(
+          "if a document is more than a record, say where it starts or ends, as"
+          " --document_end='^$' does for blank lines"
+        )
+  for notice in notices:
+    print(vocabulary.printable(notice), file=sys.stderr)
   return final
 
 

@@ -77,7 +77,11 @@ def select(
   num_read = sum(map(len, splits.values()))
   files = "file" if num_read == 1 else "files"
   reasons = f" ({_counted(skipped)})" if skipped else ""
-  lines = [f"{num_read} {files} read, {skipped.total()} skipped{reasons}"]
+  empty = [p.name for ps in splits.values() for p in ps if not p.stat().st_size]
+  read = f"{num_read} {files} read"
+  if empty:
+    read += f" ({len(empty)} empty: {splits_lib.listed(empty)})"
+  lines = [f"{read}, {skipped.total()} skipped{reasons}"]
   for split, paths in splits.items():
     lines.append(f"{split}: {splits_lib.listed(path.name for path in paths)}")
   return Selection(splits, "; ".join(lines))

@@ -6,12 +6,14 @@ A text file is one document, and so is every record and every row.
 import csv
 import gzip
 import io
+import itertools
 import json
 import os
 import pathlib
 
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import boundaries as boundaries_lib
 from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import source
 
@@ -42,21 +44,39 @@ _START = 512  # Bytes that are compared with these.
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
+def read(
+  paths: list[pathlib.Path],
+  *,
+  field: str,
+  boundaries: boundaries_lib.Boundaries | None = None,
+) -> piece_lib.Pieces:
   """Yields the documents of files, whose records have their text in a field.
 
+  With boundaries, records are lines of one text, also those of several files.
   UserError if a file is damaged, is not text, or lacks the field.
   """
-  for path in paths:
-    with source.damage_reported(path):
-      if _is_table(path):
-        yield from _read_table(path, field)
-      elif _is_csv(path):
-        yield from _read_csv(path, field)
-      elif _is_records(path):
-        yield from _read_records(path, field)
-      else:
-        yield from _read_text(path)
+  if boundaries is None:
+    return itertools.chain.from_iterable(_read(path, field) for path in paths)
+  texts = (
+    boundaries_lib.join(_read(path, field))
+    if has_fields(path)
+    else _read(path, field)
+    for path in paths
+  )
+  text = itertools.chain.from_iterable(texts)
+  return boundaries_lib.divide(text, boundaries)
+
+
+def _read(path: pathlib.Path, field: str) -> piece_lib.Pieces:
+  with source.damage_reported(path):
+    if _is_table(path):
+      yield from _read_table(path, field)
+    elif _is_csv(path):
+      yield from _read_csv(path, field)
+    elif _is_records(path):
+      yield from _read_records(path, field)
+    else:
+      yield from _read_text(path)
 
 
 def has_fields(path: pathlib.Path) -> bool:
@@ -95,7 +115,7 @@ def _document(value: object, field: str, origin: str) -> piece_lib.Pieces:
     )
   # Half of a surrogate pair is valid JSON, but not a character.
   data = value.encode("utf-8", "replace")
-  return piece_lib.cut(io.BytesIO(data), origin=origin)
+  return piece_lib.record(data, origin=origin)
 
 
 def _read_text(path: pathlib.Path) -> piece_lib.Pieces:
@@ -168,10 +188,17 @@ def _read_csv(path: pathlib.Path, field: str) -> piece_lib.Pieces:
           " another name, or name the column of the text with --field."
         )
       column = names.index(field)
+      num_empty = 0
       for number, row in enumerate(rows, start=1):
         source.refuse_bomb(path, stream.tell(), packed=packed)
         if not row:  # An empty line, as at the end of many files.
+          num_empty += 1
           continue
+        if len(names) == 1:
+          # Within a file of one column it is a value without quotes.
+          for empty in range(number - num_empty, number):
+            yield from _document("", field, f"row {empty} of {path}")
+        num_empty = 0
         if len(row) != len(names):
           raise csv.Error(f"{len(row)} values for {len(names)} columns")
         yield from _document(row[column], field, f"row {number} of {path}")

@@ -53,7 +53,8 @@ def write_arrow(folder, shards, *, stale=()):
 def test_every_row_of_a_parquet_file_is_a_document(tmp_path):
   path = write_parquet(tmp_path / "a.parquet", ["eins\n", "", "zw\u00f6lf"])
   folder = prepare(tmp_path, str(path), **layouts.WHOLE)
-  assert everything(folder) == {"train": ("eins\nzw\u00f6lf".encode(), [0, 5])}
+  text = "eins\n\nzw\u00f6lf".encode()
+  assert everything(folder) == {"train": (text, [0, 5, 6])}
 
 
 def test_a_column_can_be_named_and_a_wrong_one_is_answered(tmp_path):
@@ -169,8 +170,8 @@ def test_every_row_of_a_csv_file_is_a_document(tmp_path):
     csv.writer(file).writerows([["text", "id"], *rows])
     file.write("\r\n\n")
   folder = prepare(tmp_path, str(path), **layouts.WHOLE)
-  text = 'one, "two"\r\nthree\n' + "x" * 200_000
-  assert everything(folder) == {"train": (text.encode(), [0, 18])}
+  text = 'one, "two"\r\nthree\n\n' + "x" * 200_000
+  assert everything(folder) == {"train": (text.encode(), [0, 18, 19])}
 
 
 @pytest.mark.parametrize(

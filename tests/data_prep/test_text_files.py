@@ -49,7 +49,8 @@ def test_prose_and_source_files_are_text_and_the_rest_is_reported(
     "4 files read, 4 skipped (.pdf: 2, .git/: 1, no suffix: 1);"
     " train: a.md, c.RST, d.py and 1 more"
   )
-  assert capsys.readouterr().err.splitlines() == [report]
+  documents = "train: 4 documents of 5 to 8 tokens, 5 in the median"
+  assert capsys.readouterr().err.splitlines() == [report, documents]
 
 
 def test_a_folder_without_text_says_what_it_has(tmp_path):
@@ -110,7 +111,10 @@ def test_a_readme_of_any_type_is_skipped_beside_named_splits(
   assert found == {"train": b"train\n", "valid": b"valid\n", "test": b"test\n"}
   assert capsys.readouterr().err.splitlines() == [
     "3 files read, 1 skipped (not named for a split: 1);"
-    " train: train.txt; valid: valid.txt; test: test.txt"
+    " train: train.txt; valid: valid.txt; test: test.txt",
+    "train: one document of 6 tokens",
+    "valid: one document of 6 tokens",
+    "test: one document of 5 tokens",
   ]
 
 
