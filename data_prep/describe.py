@@ -80,6 +80,10 @@ def _lines(
   split, file = next(iter(files.items()))
   path = pathlib.Path(storage.cached(str(folder), f"{split}.npy", file.sha256))
   counts = cutoffs.count(path, size=vocab.size)
+  for name, entry in meta["splits"].items():
+    if num_unknown := entry.get("num_unknown"):
+      share = num_unknown / entry["num_tokens"]
+      yield f"{name}: {num_unknown:,} tokens are unknown ({share:.2%})"
   yield f"vocabulary: {vocab.size:,} symbols (id, symbol, count in {split})"
   order = np.arange(vocab.size)
   if vocab.unit == "byte":  # Their ids say nothing of how frequent they are.

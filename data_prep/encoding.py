@@ -64,6 +64,7 @@ def write_split(
   a synthetic task has unknown words.
   """
   num_bytes = 0
+  num_unknown = 0
 
   def counted() -> piece_lib.Pieces:
     nonlocal num_bytes
@@ -84,6 +85,7 @@ def write_split(
     for numbers, starts in encoded:
       if corpus.answers is not None:
         _require_all_words(corpus.name, numbers, vocab)
+      num_unknown += vocab.count_unknown(numbers)
       documents.append(np.array(starts, np.int64) + tokens.length)
       tokens.append(numbers)
   if num_bytes != size["num_bytes"]:
@@ -96,6 +98,7 @@ def write_split(
   return {
     "num_tokens": tokens.length,
     "num_documents": documents.length,
+    "num_unknown": num_unknown,
     **_write_answers(corpus, split, folder),
     "dtype": vocab.dtype.name,
     "sha256": token_file.sha256(path),
@@ -107,8 +110,7 @@ def _require_all_words(
   task: str, numbers: np.ndarray, vocab: vocabulary.Vocabulary
 ) -> None:
   """Raises a UserError if a word of a task is unknown: answers would be too."""
-  unk = vocab.unk if isinstance(vocab, vocabulary.WordVocabulary) else None
-  if unk is not None and np.any(numbers == vocab.encode(unk)[0]):
+  if vocab.count_unknown(numbers):
     raise errors.UserError(
       f"--dataset={task} has words that the vocabulary of {vocab.size} has not,"
       " and a task needs all of its words; leave --max_size, --min_freq and"

@@ -145,7 +145,7 @@ def prepare(
     # A path need not be Unicode; JSON has the same escapes as Python for it.
     data = content.encode("utf-8", "backslashreplace")
     staging.write(stage.folder / "meta.json", data)
-    notices = []
+    notices: list[str] = []
     if corpus.report is not None:
       starts = {
         split: np.load(stage.folder / f"{split}_documents.npy")
@@ -159,6 +159,10 @@ def prepare(
           "if a document is more than a record, say where it starts or ends, as"
           " --document_end='^$' does for blank lines"
         )
+    for split, entry in meta["splits"].items():
+      share = entry["num_unknown"] / entry["num_tokens"]
+      warning = vocabulary.unknown_warning(share, of=f"the {split} split")
+      notices += [warning] if warning else []
   for notice in notices:
     print(vocabulary.printable(notice), file=sys.stderr)
   return final
