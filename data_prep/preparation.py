@@ -5,6 +5,7 @@ import hashlib
 import json
 import pathlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -132,10 +133,13 @@ def prepare(
     return final
   with staging.staged(final) as stage:
     corpus = corpus.unpacked(stage.scratch)
+    written, warnings = _write(
+      corpus, given, stage.folder, extends=extend_vocabulary
+    )
     meta: dict[str, Any] = {
       "format": FORMAT,
       "name": final.name,
-      **_write(corpus, given, stage.folder, extends=extend_vocabulary),
+      **written,
       "request": request,
       "recipe": recipe,
     }
@@ -159,11 +163,7 @@ def prepare(
           "if a document is more than a record, say where it starts or ends, as"
           " --document_end='^$' does for blank lines"
         )
-    for split, entry in meta["splits"].items():
-      share = entry["num_unknown"] / entry["num_tokens"]
-      warning = vocabulary.unknown_warning(share, of=f"the {split} split")
-      notices += [warning] if warning else []
-  for notice in notices:
+  for notice in [*notices, *warnings]:
     print(vocabulary.printable(notice), file=sys.stderr)
   return final
 
@@ -223,8 +223,13 @@ def _write(
   folder: pathlib.Path,
   *,
   extends: bool,
-) -> dict[str, object]:
-  """Writes everything but meta.json, and returns what that says of it."""
+) -> tuple[dict[str, object], list[str]]:
+  """Writes everything but meta.json.
+
+  Returns:
+    What meta.json says of it, and lines on text that the tokens do not stand
+    for.
+  """
   count_symbols = extends if given else corpus.tokenizer.counts_symbols
   sizes, symbols = survey.run(corpus, count_symbols=count_symbols)
   file = given or vocabulary_file_lib.make(corpus, symbols)
@@ -246,10 +251,11 @@ def _write(
     split: encoding.write_split(corpus, split, vocab, folder, dict(size))
     for split, size in sizes.items()
   }
+  warnings = _warnings(corpus, given, vocab, splits)
   made = {"file": name, "size": vocab.size, "sha256": file.sha256}
   tokens = folder / f"{next(iter(splits))}.npy"
   counts = cutoffs.count(tokens, size=vocab.size)
-  return {
+  meta = {
     "dataset": corpus.name,
     "unit": vocab.unit,
     "mode": corpus.mode,
@@ -261,3 +267,42 @@ def _write(
     "source": corpus.source,
     **mixture,
   }
+  return meta, warnings
+
+
+def _warnings(
+  corpus: corpus_lib.Corpus,
+  given: vocabulary_file_lib.VocabularyFile | None,
+  vocab: vocabulary.Vocabulary,
+  splits: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
+  """Returns lines on text that its tokens do not stand for.
+
+  Args:
+    corpus: the text.
+    given: the vocabulary that the user gave, if any.
+    vocab: the vocabulary.
+    splits: the entries of meta.json.
+  """
+  lines = []
+  if given is not None and given.dropout is not None:
+    lines.append(
+      f"the tokenizer's dropout of {given.dropout:g} is off: the same text gets"
+      " the same tokens"
+    )
+  for split, entry in splits.items():
+    share = entry["num_unknown"] / entry["num_tokens"]
+    unknown = vocabulary.unknown_warning(share, of=f"the {split} split")
+    if unknown is not None:
+      lines.append(unknown)
+    for name, count in entry.get("special_tokens", {}).items():
+      lines.append(
+        f"{split}: the text has {name} {count:,} times, and each is the special"
+        " token of the tokenizer, not its letters; replace it in the text if"
+        " they are meant"
+      )
+  # Subwords that are made here restore any text.
+  if given is not None and isinstance(vocab, vocabulary.SubwordVocabulary):
+    lost = encoding.unrestored(corpus, next(iter(splits)), vocab)
+    lines += [] if lost is None else [lost]
+  return lines

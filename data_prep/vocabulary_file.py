@@ -20,6 +20,8 @@ from transformer_xl.formats import published_vocabulary
 
 # Characters of one to four bytes, of which a vocabulary seldom has all.
 _RARE = ["\x7f", "\u07fa", "\ud7fb", "\U0002a6a5"]
+# Any tokenizer of text has a token for some of it.
+_SAMPLE = "The cat sat on 12 mats, \u732b \u043a\u043e\u0442 \u0642\u0637.\n"
 # Suffixes of the pickles of the published codes.
 _PICKLED = (".pkl", ".pt", ".bin")
 
@@ -34,6 +36,13 @@ class VocabularyFile(NamedTuple):
   def sha256(self) -> str:
     """The hash that meta.json states."""
     return hashlib.sha256(self.content).hexdigest()
+
+  @property
+  def dropout(self) -> float | None:
+    """The dropout of a tokenizer's file, which is not applied."""
+    if self.tokenizer["kind"] != "subword":
+      return None
+    return json.loads(self.content)["model"].get("dropout")
 
   def load(self) -> vocabulary.Vocabulary:
     """Returns the vocabulary."""
@@ -140,6 +149,8 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
     loaded = file.load()
     if isinstance(loaded, vocabulary.SubwordVocabulary):
       _check_unknown(data, loaded.model)
+      if not len(loaded.encode(_SAMPLE)):
+        raise ValueError("it deletes all text before it cuts it into tokens")
     return file
   except FileNotFoundError:
     problem = "it does not exist"

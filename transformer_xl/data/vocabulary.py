@@ -59,6 +59,11 @@ class Vocabulary:
     """The id of all that has no id of its own; None if there is none."""
     return None
 
+  @property
+  def special(self) -> dict[int, str]:
+    """Names that are single symbols wherever they stand in a text, by id."""
+    return {}
+
   def count_unknown(self, ids: Ids) -> int:
     """Returns how many ids [num_tokens] are those of the unknown."""
     if self.unknown is None:
@@ -265,6 +270,13 @@ class SubwordVocabulary(Vocabulary):
     name = model.get("unk_token")
     return self.model.token_to_id(name) if name else None
 
+  @functools.cached_property
+  def special(self) -> dict[int, str]:
+    """The special tokens of the file, such as <|endoftext|>, by id."""
+    added = self.model.get_added_tokens_decoder()
+    names = {i: token.content for i, token in added.items() if token.special}
+    return {i: name for i, name in names.items() if i != self.unknown}
+
   def _encode(self, text: str) -> Ids:
     """Returns ids [num_tokens] of the subwords, without special tokens."""
     return np.array(self._subwords(text).ids, self.dtype)
@@ -350,6 +362,9 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
     # A file keeps how a tokenizer was called last, and would cut all text.
     model.no_truncation()
     model.no_padding()
+    # With it the same text would have other tokens each time.
+    if getattr(model.model, "dropout", None) is not None:
+      model.model.dropout = None
     size = 1 + max(model.get_vocab().values())
     if size > len(text):
       raise ValueError(f"an id is {size - 1}")
