@@ -207,5 +207,5 @@ def refuse_bomb(path: pathlib.Path, size: int, *, packed: int) -> None:
   if size > max(_FREE_BYTES, _MOST_RATIO * packed):
     raise errors.UserError(
       f"{path} unpacks to over {_MOST_RATIO} times its size, which text does"
-      " not; unpack it yourself if you trust it, and give the folder."
+      " not; unpack or convert it yourself if you trust it, and give the files."
     )

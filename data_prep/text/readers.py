@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import pathlib
+import typing
 
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
@@ -17,9 +18,14 @@ from transformer_xl.data_prep import boundaries as boundaries_lib
 from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import source
 
+if typing.TYPE_CHECKING:
+  from pyarrow import parquet
+
 # A record of JSON must fit in memory.
 _LONGEST_RECORD = 1 << 28
 _ROWS_AT_ONCE = 1024
+# Unless the rows of a batch are longer than this.
+_BYTES_AT_ONCE = 1 << 24
 # Bytes at a place in a file which show that it is not text.
 _NOT_TEXT = (
   (0, b"PK\x03\x04", "a zip archive or an office document"),
@@ -215,10 +221,18 @@ def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
   import pyarrow  # Takes as long to import as a small preparation.
   from pyarrow import parquet
 
+  packed = path.stat().st_size
   if path.suffix.lower() == ".parquet":
-    table = parquet.ParquetFile(path)
-    schema = table.schema_arrow
-    batches = table.iter_batches(_ROWS_AT_ONCE, columns=[field])
+    metadata = parquet.read_metadata(path)
+    schema = parquet.read_schema(path)
+    stated = _stated_bytes(metadata, field)
+    source.refuse_bomb(path, stated, packed=packed)
+    rows = metadata.num_rows * _BYTES_AT_ONCE // max(stated, 1)
+    rows = min(max(rows, 1), _ROWS_AT_ONCE)
+    # A value that a file has once for many rows is in memory once.
+    kept_once = [field] if field in schema.names else []
+    table = parquet.ParquetFile(path, read_dictionary=kept_once)
+    batches = table.iter_batches(rows, columns=[field])
   else:
     try:
       table = pyarrow.ipc.open_stream(pyarrow.OSFile(str(path)))
@@ -234,12 +248,33 @@ def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
       " the column of the text with --field."
     )
   number = 0
+  num_bytes = 0
   for batch in batches:
     # Arrow trusts the offsets in a file, and a damaged one ends the process.
     batch.validate(full=True)
-    for value in batch.column(field).to_pylist():
+    for value in batch.column(field):
       number += 1
-      yield from _document(value, field, f"row {number} of {path}")
+      pieces = _document(value.as_py(), field, f"row {number} of {path}")
+      for piece in pieces:
+        num_bytes += len(piece.data)
+        source.refuse_bomb(path, num_bytes, packed=packed)
+        yield piece
+
+
+def _stated_bytes(metadata: "parquet.FileMetaData", field: str) -> int:
+  """Returns the size of a column, unpacked, as a Parquet file states it.
+
+  A value that stands once for many rows counts once.
+  """
+  groups = map(metadata.row_group, range(metadata.num_row_groups))
+  columns = [
+    group.column(i) for group in groups for i in range(group.num_columns)
+  ]
+  return sum(
+    column.total_uncompressed_size
+    for column in columns
+    if column.path_in_schema == field
+  )
 
 
 def _require_end_of_stream(path: pathlib.Path) -> None:
