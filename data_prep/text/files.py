@@ -190,8 +190,17 @@ def _matches(flag: str, place: pathlib.Path) -> list[pathlib.Path]:
   matches = map(pathlib.Path, glob.glob(str(place), recursive=True))
   paths = sorted(match for match in matches if match.is_file())
   if not paths:
+    # Only an opening bracket means anything else than itself.
+    literal = str(place).replace("[", "[[]")
+    hint = ""
+    if "[" in str(place):
+      hint = " Brackets are a pattern for one of the characters in them;"
+      if glob.glob(literal, recursive=True):
+        hint += f" for brackets in a name, write --{flag}='{literal}'."
+      else:
+        hint += " write [[] for a bracket in a name."
     raise errors.UserError(
-      f"--{flag}={place} does not exist; give FILE, FOLDER or '*.txt'."
+      f"--{flag}={place} does not exist; give FILE, FOLDER or '*.txt'.{hint}"
     )
   return paths
 

@@ -3,6 +3,7 @@
 A text file is one document, and so is every record and every row.
 """
 
+import codecs
 import csv
 import gzip
 import io
@@ -134,8 +135,11 @@ def _read_text(path: pathlib.Path) -> piece_lib.Pieces:
           f"{path} is not text, but {kind}; unpack or convert it, and give the"
           " files of text."
         )
-    stream.seek(0)
+    # Editors on Windows put a mark at the start of a file.
+    marked = len(codecs.BOM_UTF8) if start.startswith(codecs.BOM_UTF8) else 0
+    stream.seek(marked)
     for piece in piece_lib.cut(stream, origin=str(path)):
+      piece = piece._replace(offset=piece.offset + marked)
       source.refuse_bomb(path, piece.offset, packed=packed)
       yield piece
 
@@ -153,7 +157,7 @@ def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
       if len(line) == _LONGEST_RECORD:
         problem = f"longer than {_LONGEST_RECORD} bytes"
       try:
-        # Editors on Windows put a mark at the start of a file.
+        # As in `_read_text`.
         encoding = "utf-8-sig" if number == 1 else "utf-8"
         record = None if problem else json.loads(line.decode(encoding))
       except (ValueError, RecursionError) as error:

@@ -186,6 +186,64 @@ def test_records_may_begin_with_a_byte_order_mark(tmp_path):
   assert everything(prepared) == {"train": b"one\ntwo"}
 
 
+@pytest.mark.parametrize("tokenizer", ["byte", "character", "word"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.md"])
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path, tokenizer, name):
+  data = "\ufeffone two\n\ufeffthree\n".encode()
+  file = gzip.compress(data) if name.endswith(".gz") else data
+  folder = layouts.write_files(tmp_path / "mine", {name: file, "b.txt": data})
+  options = {"tokenizer": tokenizer, **layouts.WHOLE}
+  prepared = prepare(tmp_path, str(folder), **options)
+  text = "one two\n\ufeffthree\n" * 2
+  found = everything(prepared)["train"].decode()
+  assert found == text  # Within a text it is a character.
+
+
+def test_offsets_of_a_text_with_a_byte_order_mark_are_those_of_the_file(
+  tmp_path,
+):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"\xef\xbb\xbfab\xff\n")
+  with pytest.raises(errors.UserError, match="byte 0xff at offset 5"):
+    prepare(tmp_path, str(path), tokenizer="word", **layouts.WHOLE)
+
+
+@pytest.mark.parametrize("tokenizer", ["character", "word", "subword"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_refused(tmp_path, tokenizer, encoding):
+  path = tmp_path / "a.txt"
+  path.write_bytes("one two three\n".encode(encoding) * 20)
+  options = {"tokenizer": tokenizer, **layouts.WHOLE}
+  if tokenizer == "subword":
+    options["max_size"] = 300
+  with pytest.raises(errors.UserError, match="many NULs") as caught:
+    prepare(tmp_path, str(path), **options)
+  order = encoding[-2:].upper()
+  assert f"iconv -f UTF-16{order} -t UTF-8" in str(caught.value)
+  assert "\n" not in str(caught.value)
+  # Bytes take anything, and a text may have a NUL.
+  bytes_of = prepare(tmp_path, str(path), name="bytes", **layouts.WHOLE)
+  assert everything(bytes_of)["train"] == path.read_bytes()
+  path.write_text("one two three \0 four five six\n")
+  prepare(tmp_path, str(path), name="few", **options)
+
+
+def test_brackets_that_are_taken_for_a_pattern_are_explained(tmp_path):
+  folder = tmp_path / "runs [lr=1e-3]"
+  layouts.write_files(folder, {"a.txt": b"text\n"})
+  with pytest.raises(errors.UserError, match="Brackets are a pat") as caught:
+    prepare(tmp_path, f"{folder}/*.txt", **layouts.WHOLE)
+  message = str(caught.value)
+  assert "\n" not in message
+  source = message.split("write --source='")[1].split("'")[0]
+  prepared = prepare(tmp_path, source, **layouts.WHOLE)
+  assert everything(prepared) == {"train": b"text\n"}
+  with pytest.raises(errors.UserError, match=r"write \[\[\] for a bracket"):
+    prepare(tmp_path, f"{tmp_path}/none[a]/*.txt", name="none")
+  with pytest.raises(errors.UserError, match=r"'\*\.txt'\.$"):
+    prepare(tmp_path, f"{tmp_path}/none/*.txt", name="none")
+
+
 def test_a_book_may_have_the_name_of_a_split_in_its_title(tmp_path):
   files = {"emma.txt": b"one\n", "turing_test.txt": b"two\n"}
   folder = layouts.write_files(tmp_path / "mine", files)
