@@ -2,9 +2,12 @@
 
 import collections
 import hashlib
+import itertools
 import json
 import os
 import pathlib
+import re
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,6 +25,9 @@ from transformer_xl.formats import published_vocabulary
 _RARE = ["\x7f", "\u07fa", "\ud7fb", "\U0002a6a5"]
 # Any tokenizer of text has a token for some of it.
 _SAMPLE = "The cat sat on 12 mats, \u732b \u043a\u043e\u0442 \u0642\u0637.\n"
+# Longer runs of letters, digits, marks or spaces are cut to learn subwords. A
+# byte-level model cuts text between these kinds.
+_LONG_WORD = re.compile(r"[^\W\d_]{256}|\d{256}|(?:[^\w\s]|_){256}|\s{256}")
 # Suffixes of the pickles of the published codes.
 _PICKLED = (".pkl", ".pt", ".bin")
 
@@ -114,7 +120,12 @@ def extend(
 
 
 def train_subwords(texts: Iterator[str], size: int) -> bytes:
-  """Returns the JSON of a byte-level BPE, which restores any text exactly."""
+  """Returns the JSON of a byte-level BPE, which restores any text exactly.
+
+  Longer words are cut for training, whose time grows with the square of their
+  lengths: texts without spaces and encoded files have such. A signal ends it,
+  since the library computes in another thread, without Python.
+  """
   model = tokenizers.Tokenizer(tokenizers.models.BPE())
   model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
     add_prefix_space=False
@@ -125,8 +136,29 @@ def train_subwords(texts: Iterator[str], size: int) -> bytes:
     initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
     show_progress=False,
   )
-  model.train_from_iterator(texts, trainer)
+  parts = itertools.chain.from_iterable(map(_short_words, texts))
+  failures: list[BaseException] = []
+
+  def train() -> None:
+    try:
+      model.train_from_iterator(parts, trainer)
+    except BaseException as error:
+      failures.append(error)
+
+  thread = threading.Thread(target=train, daemon=True)
+  thread.start()
+  while thread.is_alive():  # Python answers signals between two waits.
+    thread.join(0.1)
+  if failures:
+    raise failures[0]
   return model.to_str().encode("utf-8")
+
+
+def _short_words(text: str) -> list[str]:
+  """Cuts a text within words that are too long, and nowhere else."""
+  starts = [0, *(match.end() for match in _LONG_WORD.finditer(text))]
+  stops = [*starts[1:], len(text)]
+  return [text[i:j] for i, j in zip(starts, stops, strict=True)]
 
 
 def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:

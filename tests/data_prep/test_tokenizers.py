@@ -1,5 +1,7 @@
 """Models of the tokenizers library that users give: none loses characters."""
 
+import json
+
 import numpy as np
 import pytest
 import tokenizers
@@ -62,6 +64,44 @@ def test_bytes_that_the_training_text_lacked_are_lost(tmp_path):
   everything = pre_tokenizers.ByteLevel.alphabet()
   vocabulary = read(tmp_path, of_bytes(text, everything))
   assert vocabulary.decode(vocabulary.encode("ZEBRA 7")) == "ZEBRA 7"
+
+
+def learned(text, size=300):
+  return json.loads(vocabulary_file.train_subwords(iter([text]), size))
+
+
+def test_subwords_of_usual_words_are_those_of_the_library():
+  text = "low lower lowest \u00fc 12 ++ na\u00efve\n" * 99 + "x" * 255
+  model = tokenizers.Tokenizer(models.BPE())
+  model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  trainer = trainers.BpeTrainer(
+    vocab_size=300,
+    initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    show_progress=False,
+  )
+  model.train_from_iterator([text], trainer)
+  model.decoder = decoders.ByteLevel()
+  assert learned(text) == json.loads(model.to_str())
+
+
+@pytest.mark.parametrize("symbols", ["abcdefgh", "01", "+-*/", "_", "\u732b"])
+def test_subwords_are_learned_from_one_long_word_in_parts(symbols):
+  """The time of a whole one grows with the square of its length."""
+  word = symbols * (4096 // len(symbols))
+  parts = [word[i : i + 256] for i in range(0, len(word), 256)]
+  expected = vocabulary_file.train_subwords(iter(parts), 300)
+  assert learned(word) == json.loads(expected)
+  longest = max(map(len, learned(word)["model"]["vocab"]))
+  assert longest == 256 * len(symbols[0].encode())
+
+
+def test_an_error_of_the_text_ends_the_learning_of_subwords():
+  def texts():
+    yield "text"
+    raise errors.UserError("a text is damaged")
+
+  with pytest.raises(errors.UserError, match="a text is damaged"):
+    vocabulary_file.train_subwords(texts(), 300)
 
 
 def prepared(tmp_path, model, text, **options):
