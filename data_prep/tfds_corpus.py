@@ -8,6 +8,7 @@ import pathlib
 import tensorflow_datasets.public_api as tfds
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.data_prep import boundaries as boundaries_lib
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import piece
@@ -113,7 +114,7 @@ def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:
   root = cache.parent / "tensorflow_datasets"
   # TFDS keeps lists of community datasets there, by default in the home folder.
   os.environ.setdefault("TFDS_CACHE_DIR", str(root / "cache"))
-  place = pathlib.Path(path).expanduser()
+  place = pathlib.Path(storage.expanded(path))
   try:
     if (place / "dataset_info.json").is_file():
       builder = tfds.builder_from_directory(place)

@@ -244,12 +244,13 @@ def _place(path: str) -> pathlib.Path:
   A run keeps such a folder below its own. The vocabulary of a prepared dataset
   is read by its `meta.json`, because its symbols are escaped.
   """
+  path = storage.expanded(path)
   folder, name = os.path.split(path)
-  beside = storage.names(os.path.expanduser(folder))
+  beside = storage.names(folder)
   if name in ("vocabulary.txt", "vocabulary.json") and "meta.json" in beside:
     path = folder or "."
   with input_files.on_disk(path) as copy:
-    place = pathlib.Path(copy).expanduser()
+    place = pathlib.Path(copy)
   kept = place / "vocabulary"
   return kept if (kept / "meta.json").is_file() else place
 

@@ -9,6 +9,7 @@ import re
 from typing import NamedTuple
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.data_prep import source as source_lib
 from transformer_xl.data_prep.text import splits as splits_lib
 
@@ -96,7 +97,7 @@ def _find(
   """
   found: dict[str, splits_lib.TextFile] = {}
   patterns = where.split(",")
-  if pathlib.Path(where).expanduser().exists():
+  if os.path.exists(storage.expanded(where)):
     patterns = [where]  # One name, in which there may be commas.
   for pattern in patterns:
     if not pattern.strip():
@@ -104,7 +105,7 @@ def _find(
         f"--{flag}={where} has an empty part between its commas; give FILE,"
         " FOLDER or patterns, without a comma at the end."
       )
-    place = pathlib.Path(pattern).expanduser()
+    place = pathlib.Path(storage.expanded(pattern))
     if place.is_dir():
       files = [
         splits_lib.TextFile(path, path.relative_to(place))
