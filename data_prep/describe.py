@@ -57,8 +57,8 @@ def documents(
     num_empty = entry.get("num_empty_documents", 0)
     empty = f"; {num_empty:,} empty, each a blank line" if num_empty else ""
     yield (
-      f"{split}: {len(lengths):,} documents of {min(lengths):,} to"
-      f" {max(lengths):,} tokens, {int(np.median(lengths)):,} in the median"
+      f"{split}: {len(lengths):,} documents of {lengths.min():,} to"
+      f" {lengths.max():,} tokens, {int(np.median(lengths)):,} in the median"
       f"{empty}"
     )
 
