@@ -13,7 +13,10 @@ from transformer_xl.data_prep import tokenizer as tokenizer_lib
 from transformer_xl.data_prep.synthetic import task as task_lib
 
 # Of a user's own text.
-_SHARED = ("field", "valid_fraction", "test_fraction")
+_SHARED = (
+  *("field", "document_start", "document_end"),
+  *("valid_fraction", "test_fraction"),
+)
 _OWN_TEXT = {
   "text": ("valid_source", "test_source", *_SHARED),
   "tfds": _SHARED,

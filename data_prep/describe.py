@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,30 @@ def describe(folder: pathlib.Path) -> str:
     ) from None
 
 
+def documents(
+  meta: Mapping[str, Any], starts: Mapping[str, np.ndarray]
+) -> Iterator[str]:
+  """Yields how many documents each split has, and how long they are.
+
+  Args:
+    meta: the content of meta.json.
+    starts: where documents start in each split.
+  """
+  for split, entry in meta["splits"].items():
+    lengths = np.diff(starts[split], append=entry["num_tokens"])
+    if len(lengths) < 2:
+      yield f"{split}: one document of {entry['num_tokens']:,} tokens"
+      continue
+    # Datasets of earlier versions do not state it.
+    num_empty = entry.get("num_empty_documents", 0)
+    empty = f"; {num_empty:,} empty, each a blank line" if num_empty else ""
+    yield (
+      f"{split}: {len(lengths):,} documents of {lengths.min():,} to"
+      f" {lengths.max():,} tokens, {int(np.median(lengths)):,} in the median"
+      f"{empty}"
+    )
+
+
 def _lines(
   folder: pathlib.Path, vocab: vocabulary.Vocabulary, meta: dict[str, Any]
 ) -> Iterator[str]:
@@ -52,9 +76,14 @@ def _lines(
   files = {
     split: token_file.open_split(str(folder), split) for split in meta["splits"]
   }
+  yield from documents(meta, {s: file.documents for s, file in files.items()})
   split, file = next(iter(files.items()))
   path = pathlib.Path(storage.cached(str(folder), f"{split}.npy", file.sha256))
   counts = cutoffs.count(path, size=vocab.size)
+  for name, entry in meta["splits"].items():
+    if num_unknown := entry.get("num_unknown"):
+      share = num_unknown / entry["num_tokens"]
+      yield f"{name}: {num_unknown:,} tokens are unknown ({share:.2%})"
   yield f"vocabulary: {vocab.size:,} symbols (id, symbol, count in {split})"
   order = np.arange(vocab.size)
   if vocab.unit == "byte":  # Their ids say nothing of how frequent they are.

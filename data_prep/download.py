@@ -14,6 +14,7 @@ import filelock
 import requests
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.data import token_file
 from transformer_xl.data_prep import piece
 from transformer_xl.data_prep import source
@@ -61,7 +62,7 @@ def locate(
   if path is None:
     fetched = [fetch(archive, cache) for archive in archives]
     return source.locate(cache if len(fetched) > 1 else fetched[0])
-  place = pathlib.Path(path).expanduser()
+  place = pathlib.Path(storage.expanded(path))
   for archive in archives:
     # The files of several are checked by their counts: other sources have the
     # same text.

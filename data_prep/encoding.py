@@ -1,8 +1,9 @@
 """The second pass over a corpus: from text to token ids on disk."""
 
+import collections
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.lib import format as npy
@@ -14,6 +15,9 @@ from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import piece as piece_lib
 
+# Characters that are compared with what their tokens stand for.
+_COMPARED = 1 << 18
+_EXCERPT = 40
 # Ids [n], and where among them documents start.
 _Encoded = tuple[np.ndarray, Sequence[int] | np.ndarray]
 
@@ -64,6 +68,9 @@ def write_split(
   a synthetic task has unknown words.
   """
   num_bytes = 0
+  num_unknown = 0
+  num_special: collections.Counter[int] = collections.Counter()
+  special = np.array([*vocab.special], np.int64)
 
   def counted() -> piece_lib.Pieces:
     nonlocal num_bytes
@@ -84,6 +91,9 @@ def write_split(
     for numbers, starts in encoded:
       if corpus.answers is not None:
         _require_all_words(corpus.name, numbers, vocab)
+      num_unknown += vocab.count_unknown(numbers)
+      if len(special):
+        num_special.update(numbers[np.isin(numbers, special)].tolist())
       documents.append(np.array(starts, np.int64) + tokens.length)
       tokens.append(numbers)
   if num_bytes != size["num_bytes"]:
@@ -96,6 +106,8 @@ def write_split(
   return {
     "num_tokens": tokens.length,
     "num_documents": documents.length,
+    "num_unknown": num_unknown,
+    **_special_tokens(vocab, num_special),
     **_write_answers(corpus, split, folder),
     "dtype": vocab.dtype.name,
     "sha256": token_file.sha256(path),
@@ -103,12 +115,52 @@ def write_split(
   }
 
 
+def _special_tokens(
+  vocab: vocabulary.Vocabulary, counts: Mapping[int, int]
+) -> dict[str, dict[str, int]]:
+  """Returns how often a text has each special token's name, if it has any."""
+  found = {vocab.special[i]: n for i, n in sorted(counts.items())}
+  return {"special_tokens": found} if found else {}
+
+
+def unrestored(
+  corpus: corpus_lib.Corpus, split: str, vocab: vocabulary.SubwordVocabulary
+) -> str | None:
+  """Compares the first lines of a split with what their tokens stand for.
+
+  Returns:
+    A line on those that do not come back; None if all do.
+  """
+  num_lines = num_lost = num_bytes = 0
+  example = ("", "")
+  for piece in corpus.pieces(split, "comparing"):
+    text = piece.text().lower() if vocab.lower_case else piece.text()
+    for line in filter(None, text.split("\n")):
+      back = vocab.decode(vocab.encode(line))
+      if back != line:
+        example = example if num_lost else (line, back)
+        num_lost += 1
+      num_lines += 1
+      num_bytes += len(line)
+      if num_bytes > _COMPARED:
+        break
+    if num_bytes > _COMPARED:
+      break
+  if not num_lost:
+    return None
+  line, back = (one[:_EXCERPT] for one in example)
+  return (
+    f"{num_lost:,} of the first {num_lines:,} lines of {split} are not what"
+    f" their tokens stand for, as {line!r}, which comes back as {back!r}: what"
+    " the tokenizer replaces or deletes is in no loss"
+  )
+
+
 def _require_all_words(
   task: str, numbers: np.ndarray, vocab: vocabulary.Vocabulary
 ) -> None:
   """Raises a UserError if a word of a task is unknown: answers would be too."""
-  unk = vocab.unk if isinstance(vocab, vocabulary.WordVocabulary) else None
-  if unk is not None and np.any(numbers == vocab.encode(unk)[0]):
+  if vocab.count_unknown(numbers):
     raise errors.UserError(
       f"--dataset={task} has words that the vocabulary of {vocab.size} has not,"
       " and a task needs all of its words; leave --max_size, --min_freq and"

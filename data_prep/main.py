@@ -56,6 +56,14 @@ _STRINGS = {
     " folder, a tokenizers .json, or text with one word per line."
   ),
   "field": "The field or column of records with the text; text.",
+  "document_start": (
+    "A document starts at each line of this pattern, as '^Chapter', and not at"
+    " every record."
+  ),
+  "document_end": (
+    "A document ends with each line of this pattern, as '^$' for an empty one,"
+    " and not with every record."
+  ),
   "valid_source": "Validation text, like --source.",
   "test_source": "Test text, like --source.",
 }

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import encoding
@@ -54,7 +55,7 @@ def parse(path: str) -> list[WeightedSource] | None:
   Raises:
     UserError: a source has no weight, or a weight is 0.
   """
-  if os.path.exists(os.path.expanduser(path)):
+  if os.path.exists(storage.expanded(path)):
     return None
   texts = path.split(",")
   matches = [_WEIGHTED.fullmatch(text) for text in texts]

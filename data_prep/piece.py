@@ -17,6 +17,8 @@ from transformer_xl import errors
 _BLOCK = 1 << 20
 # Only beyond this length is a line cut at white space, and a word anywhere.
 _LONGEST = 4 << 20
+# More than one byte in so many is NUL: no text in UTF-8.
+_MOST_NULS = 10
 # Progress is shown only for passes that take longer than this.
 _SECONDS_BEFORE_PROGRESS = 1.0
 
@@ -38,7 +40,21 @@ class Piece(NamedTuple):
     return Piece(data, is_first, self.origin, offset)
 
   def text(self) -> str:
-    """Returns the data as text; UserError names the first byte not in UTF-8."""
+    """Returns the data as text.
+
+    Raises:
+      UserError: it is not UTF-8; the first wrong byte is named. Or it has NULs
+        as UTF-16 has, of which a few may be in any text.
+    """
+    if self.data.count(b"\0") * _MOST_NULS > len(self.data):
+      place = self.offset + self.data.index(b"\0")
+      # The first character is most likely ASCII: its other byte is NUL.
+      encoding = "UTF-16LE" if place % 2 else "UTF-16BE"
+      raise errors.UserError(
+        f"{self.origin} is not text in UTF-8: it has many NULs, the first at"
+        f" offset {place}, as UTF-16 has; convert it, for example with iconv -f"
+        f" {encoding} -t UTF-8, or use --tokenizer=byte."
+      )
     try:
       return self.data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -74,8 +90,18 @@ def cut(stream: Readable, *, origin: str) -> Pieces:
     yield Piece(buffer, offset == 0, origin, offset)
 
 
+def record(data: bytes, *, origin: str) -> Pieces:
+  """Yields a record as a document, also an empty one: a blank line of text."""
+  if not data:
+    yield Piece(data, True, origin, 0)
+  yield from cut(io.BytesIO(data), origin=origin)
+
+
 def stretch(text: Pieces, start: int, stop: int) -> Pieces:
-  """Yields the bytes of a text from start to stop, as a document or more."""
+  """Yields the bytes of a text from start to stop, as a document or more.
+
+  Empty documents come with the bytes behind them.
+  """
   position = 0
   first = True
   for piece in text:
@@ -83,8 +109,9 @@ def stretch(text: Pieces, start: int, stop: int) -> Pieces:
       return
     first = first or piece.starts_document
     part = piece.part(max(start - position, 0), stop - position, first)
+    is_inside = position >= start
     position += len(piece.data)
-    if part.data:
+    if part.data or (is_inside and not piece.data):
       yield part
       first = False
 

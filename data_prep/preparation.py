@@ -5,6 +5,10 @@ import hashlib
 import json
 import pathlib
 import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from transformer_xl import errors
 from transformer_xl import storage
@@ -12,6 +16,7 @@ from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import catalog
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import cutoffs
+from transformer_xl.data_prep import describe
 from transformer_xl.data_prep import encoding
 from transformer_xl.data_prep import mixture as mixture_lib
 from transformer_xl.data_prep import staging
@@ -128,10 +133,13 @@ def prepare(
     return final
   with staging.staged(final) as stage:
     corpus = corpus.unpacked(stage.scratch)
-    meta = {
+    written, warnings = _write(
+      corpus, given, stage.folder, extends=extend_vocabulary
+    )
+    meta: dict[str, Any] = {
       "format": FORMAT,
       "name": final.name,
-      **_write(corpus, given, stage.folder, extends=extend_vocabulary),
+      **written,
       "request": request,
       "recipe": recipe,
     }
@@ -141,8 +149,22 @@ def prepare(
     # A path need not be Unicode; JSON has the same escapes as Python for it.
     data = content.encode("utf-8", "backslashreplace")
     staging.write(stage.folder / "meta.json", data)
-  if corpus.report is not None:
-    print(vocabulary.printable(corpus.report), file=sys.stderr)
+    notices: list[str] = []
+    if corpus.report is not None:
+      starts = {
+        split: np.load(stage.folder / f"{split}_documents.npy")
+        for split in corpus.splits
+      }
+      notices = [corpus.report, *describe.documents(meta, starts)]
+      splits = meta["splits"].values()
+      has_empty = any(entry["num_empty_documents"] for entry in splits)
+      if has_empty and not {"document_start", "document_end"} & {*options}:
+        notices.append(
+          "if a document is more than a record, say where it starts or ends, as"
+          " --document_end='^$' does for blank lines"
+        )
+  for notice in [*notices, *warnings]:
+    print(vocabulary.printable(notice), file=sys.stderr)
   return final
 
 
@@ -201,8 +223,13 @@ def _write(
   folder: pathlib.Path,
   *,
   extends: bool,
-) -> dict[str, object]:
-  """Writes everything but meta.json, and returns what that says of it."""
+) -> tuple[dict[str, object], list[str]]:
+  """Writes everything but meta.json.
+
+  Returns:
+    What meta.json says of it, and lines on text that the tokens do not stand
+    for.
+  """
   count_symbols = extends if given else corpus.tokenizer.counts_symbols
   sizes, symbols = survey.run(corpus, count_symbols=count_symbols)
   file = given or vocabulary_file_lib.make(corpus, symbols)
@@ -224,10 +251,11 @@ def _write(
     split: encoding.write_split(corpus, split, vocab, folder, dict(size))
     for split, size in sizes.items()
   }
+  warnings = _warnings(corpus, given, vocab, splits)
   made = {"file": name, "size": vocab.size, "sha256": file.sha256}
   tokens = folder / f"{next(iter(splits))}.npy"
   counts = cutoffs.count(tokens, size=vocab.size)
-  return {
+  meta = {
     "dataset": corpus.name,
     "unit": vocab.unit,
     "mode": corpus.mode,
@@ -239,3 +267,42 @@ def _write(
     "source": corpus.source,
     **mixture,
   }
+  return meta, warnings
+
+
+def _warnings(
+  corpus: corpus_lib.Corpus,
+  given: vocabulary_file_lib.VocabularyFile | None,
+  vocab: vocabulary.Vocabulary,
+  splits: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
+  """Returns lines on text that its tokens do not stand for.
+
+  Args:
+    corpus: the text.
+    given: the vocabulary that the user gave, if any.
+    vocab: the vocabulary.
+    splits: the entries of meta.json.
+  """
+  lines = []
+  if given is not None and given.dropout is not None:
+    lines.append(
+      f"the tokenizer's dropout of {given.dropout:g} is off: the same text gets"
+      " the same tokens"
+    )
+  for split, entry in splits.items():
+    share = entry["num_unknown"] / entry["num_tokens"]
+    unknown = vocabulary.unknown_warning(share, of=f"the {split} split")
+    if unknown is not None:
+      lines.append(unknown)
+    for name, count in entry.get("special_tokens", {}).items():
+      lines.append(
+        f"{split}: the text has {name} {count:,} times, and each is the special"
+        " token of the tokenizer, not its letters; replace it in the text if"
+        " they are meant"
+      )
+  # Subwords that are made here restore any text.
+  if given is not None and isinstance(vocab, vocabulary.SubwordVocabulary):
+    lost = encoding.unrestored(corpus, next(iter(splits)), vocab)
+    lines += [] if lost is None else [lost]
+  return lines

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, NoReturn
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.data_prep import piece
 
 # Compression shrinks real text to about a fifth. An archive that exceeds both
@@ -134,7 +135,7 @@ def fingerprint(paths: list[pathlib.Path]) -> str:
 
 def locate(path: str | pathlib.Path) -> Source:
   """Returns the source at a path, recognised by its content."""
-  place = pathlib.Path(path).expanduser()
+  place = pathlib.Path(storage.expanded(path))
   if place.is_dir():
     return Source(place)
   if not place.is_file():
@@ -207,5 +208,5 @@ def refuse_bomb(path: pathlib.Path, size: int, *, packed: int) -> None:
   if size > max(_FREE_BYTES, _MOST_RATIO * packed):
     raise errors.UserError(
       f"{path} unpacks to over {_MOST_RATIO} times its size, which text does"
-      " not; unpack it yourself if you trust it, and give the folder."
+      " not; unpack or convert it yourself if you trust it, and give the files."
     )

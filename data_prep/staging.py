@@ -35,7 +35,7 @@ class Stage(NamedTuple):
 
 def folder_of(data_dir: str, name: str) -> pathlib.Path:
   """The folder of a dataset; an `epath.Path`, which is alike, in a bucket."""
-  path: Any = pathlib.Path(data_dir).expanduser()
+  path: Any = pathlib.Path(storage.expanded(data_dir))
   if storage.is_bucket(str(data_dir)):
     path = epath.Path(data_dir)
   return path / name

@@ -28,7 +28,7 @@ def run(
   symbols: collections.Counter[str] = collections.Counter()
   for split in corpus.splits:
     counted = count_symbols and split in corpus.vocabulary_splits
-    size: collections.Counter[str] = collections.Counter()
+    size: collections.Counter[str] = collections.Counter(num_empty_documents=0)
     for piece in corpus.pieces(split, "counting"):
       size.update(_count(piece, corpus.tokenizer, symbols if counted else None))
     _check(corpus, split, size)
@@ -62,11 +62,13 @@ def _count(
   elif symbols is not None:
     symbols.update(words if tokenizer.kind == "word" else text)
   num_lines = piece.data.count(b"\n")
+  is_empty = piece.starts_document and piece.data in (b"", b"\n")
   return {
     "num_bytes": len(piece.data),
     "num_characters": num_characters,
     "num_words": len(words) + num_lines,
     "num_lines": num_lines,
+    "num_empty_documents": int(is_empty),
   }
 
 

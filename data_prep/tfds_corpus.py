@@ -1,13 +1,15 @@
 """Any text dataset of TFDS, read from array_record files without TensorFlow."""
 
+import dataclasses
 import functools
-import io
 import os
 import pathlib
 
 import tensorflow_datasets.public_api as tfds
 
 from transformer_xl import errors
+from transformer_xl import storage
+from transformer_xl.data_prep import boundaries as boundaries_lib
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import piece
 from transformer_xl.data_prep import source
@@ -25,18 +27,22 @@ def open_corpus(
   cache: pathlib.Path,
   field: str = "text",
   tokenizer: tokenizer_lib.Tokenizer,
+  document_start: str | None = None,
+  document_end: str | None = None,
   valid_fraction: float | None = None,
   test_fraction: float | None = None,
 ) -> corpus_lib.Corpus:
   """Returns the corpus of NAME or NAME/CONFIG in TFDS, or of a prepared folder.
 
-  Every record is a document. Prepared datasets are beside the cache of
-  downloads. UserError if there is no such dataset, or no text in it.
+  Every record is a document, unless lines say where these start or end.
+  Prepared datasets are beside the cache of downloads. UserError if there is no
+  such dataset, or no text in it.
   """
   if path is None:
     raise errors.UserError(
       "--dataset=tfds needs the dataset: --source=NAME, NAME/CONFIG or FOLDER."
     )
+  boundaries = boundaries_lib.parse(document_start, document_end)
   builder = _open_builder(path, cache)
   features = builder.info.features
   fields = [n for n, f in features.items() if isinstance(f, tfds.features.Text)]
@@ -52,22 +58,40 @@ def open_corpus(
       f"{path} has the splits {', '.join(builder.info.splits)}, and none is"
       " called train, validation or test."
     )
-  return holdout.of_splits(
-    {s: functools.partial(read, builder, n, field) for s, n in splits.items()},
+  corpus = holdout.of_splits(
+    {
+      s: functools.partial(read, builder, n, field, boundaries)
+      for s, n in splits.items()
+    },
     valid_fraction=valid_fraction,
     test_fraction=test_fraction,
     name="tfds",
     tokenizer=tokenizer,
     source={"path": path, "dataset": builder.info.full_name},
     fingerprint=source.Source(pathlib.Path(builder.data_dir)).fingerprint,
-    options={"field": field},
+    options={"field": field, **(boundaries.options() if boundaries else {})},
   )
+  read_splits = ", ".join(splits.values())
+  report = f"{builder.info.full_name} read; splits: {read_splits}"
+  return dataclasses.replace(corpus, report=report)
 
 
 def read(
-  builder: tfds.core.DatasetBuilder, split: str, field: str
+  builder: tfds.core.DatasetBuilder,
+  split: str,
+  field: str,
+  boundaries: boundaries_lib.Boundaries | None = None,
 ) -> piece.Pieces:
   """Yields the text of a split; UserError if a record file is damaged."""
+  records = _records(builder, split, field)
+  if boundaries is None:
+    return records
+  return boundaries_lib.divide(boundaries_lib.join(records), boundaries)
+
+
+def _records(
+  builder: tfds.core.DatasetBuilder, split: str, field: str
+) -> piece.Pieces:
   records = builder.as_data_source(split)
   for start in range(0, len(records), _RECORDS_AT_ONCE):
     numbers = range(start, min(start + _RECORDS_AT_ONCE, len(records)))
@@ -82,7 +106,7 @@ def read(
       ) from None
     for number, text in zip(numbers, texts, strict=True):
       origin = f"{builder.info.full_name}, record {number} of {split}"
-      yield from piece.cut(io.BytesIO(text), origin=origin)
+      yield from piece.record(text, origin=origin)
 
 
 def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:
@@ -90,7 +114,7 @@ def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:
   root = cache.parent / "tensorflow_datasets"
   # TFDS keeps lists of community datasets there, by default in the home folder.
   os.environ.setdefault("TFDS_CACHE_DIR", str(root / "cache"))
-  place = pathlib.Path(path).expanduser()
+  place = pathlib.Path(storage.expanded(path))
   try:
     if (place / "dataset_info.json").is_file():
       builder = tfds.builder_from_directory(place)

@@ -2,9 +2,12 @@
 
 import collections
 import hashlib
+import itertools
 import json
 import os
 import pathlib
+import re
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,6 +23,11 @@ from transformer_xl.formats import published_vocabulary
 
 # Characters of one to four bytes, of which a vocabulary seldom has all.
 _RARE = ["\x7f", "\u07fa", "\ud7fb", "\U0002a6a5"]
+# Any tokenizer of text has a token for some of it.
+_SAMPLE = "The cat sat on 12 mats, \u732b \u043a\u043e\u0442 \u0642\u0637.\n"
+# Longer runs of letters, digits, marks or spaces are cut to learn subwords. A
+# byte-level model cuts text between these kinds.
+_LONG_WORD = re.compile(r"[^\W\d_]{256}|\d{256}|(?:[^\w\s]|_){256}|\s{256}")
 # Suffixes of the pickles of the published codes.
 _PICKLED = (".pkl", ".pt", ".bin")
 
@@ -34,6 +42,13 @@ class VocabularyFile(NamedTuple):
   def sha256(self) -> str:
     """The hash that meta.json states."""
     return hashlib.sha256(self.content).hexdigest()
+
+  @property
+  def dropout(self) -> float | None:
+    """The dropout of a tokenizer's file, which is not applied."""
+    if self.tokenizer["kind"] != "subword":
+      return None
+    return json.loads(self.content)["model"].get("dropout")
 
   def load(self) -> vocabulary.Vocabulary:
     """Returns the vocabulary."""
@@ -105,7 +120,12 @@ def extend(
 
 
 def train_subwords(texts: Iterator[str], size: int) -> bytes:
-  """Returns the JSON of a byte-level BPE, which restores any text exactly."""
+  """Returns the JSON of a byte-level BPE, which restores any text exactly.
+
+  Longer words are cut for training, whose time grows with the square of their
+  lengths: texts without spaces and encoded files have such. A signal ends it,
+  since the library computes in another thread, without Python.
+  """
   model = tokenizers.Tokenizer(tokenizers.models.BPE())
   model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
     add_prefix_space=False
@@ -116,8 +136,29 @@ def train_subwords(texts: Iterator[str], size: int) -> bytes:
     initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
     show_progress=False,
   )
-  model.train_from_iterator(texts, trainer)
+  parts = itertools.chain.from_iterable(map(_short_words, texts))
+  failures: list[BaseException] = []
+
+  def train() -> None:
+    try:
+      model.train_from_iterator(parts, trainer)
+    except BaseException as error:
+      failures.append(error)
+
+  thread = threading.Thread(target=train, daemon=True)
+  thread.start()
+  while thread.is_alive():  # Python answers signals between two waits.
+    thread.join(0.1)
+  if failures:
+    raise failures[0]
   return model.to_str().encode("utf-8")
+
+
+def _short_words(text: str) -> list[str]:
+  """Cuts a text within words that are too long, and nowhere else."""
+  starts = [0, *(match.end() for match in _LONG_WORD.finditer(text))]
+  stops = [*starts[1:], len(text)]
+  return [text[i:j] for i, j in zip(starts, stops, strict=True)]
 
 
 def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
@@ -140,6 +181,8 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
     loaded = file.load()
     if isinstance(loaded, vocabulary.SubwordVocabulary):
       _check_unknown(data, loaded.model)
+      if not len(loaded.encode(_SAMPLE)):
+        raise ValueError("it deletes all text before it cuts it into tokens")
     return file
   except FileNotFoundError:
     problem = "it does not exist"
@@ -201,12 +244,13 @@ def _place(path: str) -> pathlib.Path:
   A run keeps such a folder below its own. The vocabulary of a prepared dataset
   is read by its `meta.json`, because its symbols are escaped.
   """
+  path = storage.expanded(path)
   folder, name = os.path.split(path)
-  beside = storage.names(os.path.expanduser(folder))
+  beside = storage.names(folder)
   if name in ("vocabulary.txt", "vocabulary.json") and "meta.json" in beside:
     path = folder or "."
   with input_files.on_disk(path) as copy:
-    place = pathlib.Path(copy).expanduser()
+    place = pathlib.Path(copy)
   kept = place / "vocabulary"
   return kept if (kept / "meta.json").is_file() else place
 

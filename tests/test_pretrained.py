@@ -83,6 +83,16 @@ def test_texts_of_any_lengths_are_scored_as_if_alone(model):
   assert model.score([]) == []
 
 
+def test_unknown_words_are_counted_and_many_are_warned_of(tmp_path, caplog):
+  model = transformer_xl.load(saved_runs.write(tmp_path / "run", kind="word"))
+  few, many = model.score(["the cat sat on the mat", "the dog ran"])
+  assert (few.num_unknown, many.num_unknown) == (0, 2)
+  assert "22.2% of the tokens of the texts are unknown" in caplog.text
+  caplog.clear()
+  model.score(["the cat sat on the mat", "a dog sat on a mat"])
+  assert "unknown" not in caplog.text
+
+
 def test_a_tilde_is_the_home_of_the_user(folder, model, monkeypatch):
   monkeypatch.setenv("HOME", os.path.dirname(folder))
   loaded = transformer_xl.load(f"~/{os.path.basename(folder)}", **LENGTHS)

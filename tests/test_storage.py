@@ -5,6 +5,7 @@ import errno
 import importlib.util
 import os
 import pathlib
+import pwd
 import re
 import subprocess
 import sys
@@ -365,3 +366,24 @@ def test_without_gcsfs_the_extra_is_named(bucket, monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   with pytest.raises(errors.UserError, match=r"pip install .*\[gcs\]"):
     storage.local(bucket)
+
+
+def test_a_tilde_without_a_home_is_one_line(monkeypatch, tmp_path):
+  monkeypatch.setenv("HOME", "/home/somebody")
+  assert storage.expanded("~/books") == "/home/somebody/books"
+  assert storage.expanded(pathlib.Path("~")) == "/home/somebody"
+  for path in ("a/~/b", "gs://bucket/~", "/x", ""):
+    assert storage.expanded(path) == path
+
+  def unknown(user):
+    raise KeyError(user)
+
+  monkeypatch.delenv("HOME")
+  monkeypatch.setattr(pwd, "getpwuid", unknown)
+  with pytest.raises(errors.UserError, match="home folder of ~ is not") as one:
+    storage.expanded("~/books")
+  assert str(one.value).startswith("~/books: ")
+  assert "\n" not in str(one.value)
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path("~").mkdir()  # As a shell makes it of a quoted name.
+  assert storage.expanded("~/books") == "~/books"

@@ -191,7 +191,7 @@ def main(argv: list[str]) -> None:
   rules.check_command(config, _MODE.value)
   for warning in flags_without_effect(sys.argv, _MODE.value):
     logging.warning("%s", warning)
-  workdir = os.path.expanduser(_WORKDIR.value or config_flag.saved_workdir())
+  workdir = storage.expanded(_WORKDIR.value or config_flag.saved_workdir())
   if _MODE.value == "check":
     workdir = workdir or _CHECK_WORKDIR
   if not workdir:
@@ -406,7 +406,7 @@ def _run(mode: str, config: schema.ExperimentConfig, workdir: str) -> object:
   if topology is not None:
     options = {"topology": topology}
   if mode == "export":
-    target = os.path.expanduser(_TARGET.value)
+    target = storage.expanded(_TARGET.value)
     options = {"target": target, "format": _FORMAT.value}
   run_mode = getattr(_module(mode), MODES[mode].function)
   try:

@@ -403,7 +403,7 @@ def load(
   extensions_lib.load(
     arguments.listed(extensions, "extensions", example='["my_memory.py"]')
   )
-  address = os.path.expanduser(os.fspath(source))
+  address = storage.expanded(os.fspath(source))
   folder = address
   if address.startswith("hf://"):
     from transformer_xl.importers import hub  # Only this needs its library.

@@ -259,6 +259,23 @@ def remove_empty_folder(folder: str) -> None:
   os.rmdir(folder)
 
 
+def expanded(path: str | os.PathLike[str]) -> str:
+  """A path with the user's home in the place of `~`.
+
+  Raises:
+    UserError: the home is not known, as in a container whose user has no entry
+      and no HOME, and there is no file or folder of this name.
+  """
+  address = os.path.expanduser(path)
+  home, *_ = address.split(os.sep, 1)
+  if home.startswith("~") and not os.path.exists(home):
+    raise errors.UserError(
+      f"{os.fspath(path)}: the home folder of {home} is not known; give the"
+      " path without ~, or set HOME."
+    )
+  return address
+
+
 def cache() -> pathlib.Path:
   """The folder of what can be made again, by default in `~/.cache`."""
   caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import corpus
@@ -92,7 +93,7 @@ def vocabulary_file(*, path: str | None, cache: pathlib.Path) -> str:
   if path is None:
     found = download.fetch(VOCABULARY, cache)
   else:
-    place = pathlib.Path(path).expanduser()
+    place = pathlib.Path(storage.expanded(path))
     folder = place if place.is_dir() else place.parent
     found = folder / VOCABULARY.filename
   problem = "is missing"

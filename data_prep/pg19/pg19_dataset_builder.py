@@ -8,10 +8,12 @@ words that the authors state (Rae et al. 2019, section 4.2).
 """
 
 import functools
+import os
 import pathlib
 import re
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import corpus as corpus_lib
@@ -46,7 +48,7 @@ class Builder(builder.CorpusBuilder):
       UserError: there is no copy, or a split has another number of books.
     """
     del cache
-    if path is None or not pathlib.Path(path).expanduser().is_dir():
+    if path is None or not os.path.isdir(storage.expanded(path)):
       raise errors.UserError(
         f"--dataset=pg19 needs a copy of {ADDRESS} (11 GB), and --source is"
         f" {path}: run `gcloud storage cp -r {ADDRESS} .` and give"

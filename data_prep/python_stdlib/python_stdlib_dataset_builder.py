@@ -11,6 +11,7 @@ import platform
 import sysconfig
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import registry
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import corpus
@@ -48,7 +49,7 @@ class Builder(builder.CorpusBuilder):
   ) -> corpus.Corpus:
     """Returns the corpus, from this Python's library or the one at `path`."""
     del cache  # Nothing is downloaded.
-    place = pathlib.Path(path or sysconfig.get_path("stdlib")).expanduser()
+    place = pathlib.Path(storage.expanded(path or sysconfig.get_path("stdlib")))
     source = source_lib.Source(place, skip=_LEFT_OUT)
     names: dict[str, list[str]] = {split: [] for split in corpus.SPLITS}
     for name in source.names:

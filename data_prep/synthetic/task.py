@@ -22,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.data import token_file
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import piece
@@ -172,7 +173,7 @@ def open_corpus(
 def _read(path: str) -> str:
   """The text of a file."""
   try:
-    return pathlib.Path(path).expanduser().read_text("utf-8")
+    return pathlib.Path(storage.expanded(path)).read_text("utf-8")
   except (OSError, UnicodeDecodeError) as error:
     raise errors.UserError(
       f"--source={path} must be a text file in UTF-8: {error}."

@@ -9,6 +9,7 @@ import re
 from typing import NamedTuple
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.data_prep import source as source_lib
 from transformer_xl.data_prep.text import splits as splits_lib
 
@@ -77,7 +78,11 @@ def select(
   num_read = sum(map(len, splits.values()))
   files = "file" if num_read == 1 else "files"
   reasons = f" ({_counted(skipped)})" if skipped else ""
-  lines = [f"{num_read} {files} read, {skipped.total()} skipped{reasons}"]
+  empty = [p.name for ps in splits.values() for p in ps if not p.stat().st_size]
+  read = f"{num_read} {files} read"
+  if empty:
+    read += f" ({len(empty)} empty: {splits_lib.listed(empty)})"
+  lines = [f"{read}, {skipped.total()} skipped{reasons}"]
   for split, paths in splits.items():
     lines.append(f"{split}: {splits_lib.listed(path.name for path in paths)}")
   return Selection(splits, "; ".join(lines))
@@ -92,7 +97,7 @@ def _find(
   """
   found: dict[str, splits_lib.TextFile] = {}
   patterns = where.split(",")
-  if pathlib.Path(where).expanduser().exists():
+  if os.path.exists(storage.expanded(where)):
     patterns = [where]  # One name, in which there may be commas.
   for pattern in patterns:
     if not pattern.strip():
@@ -100,7 +105,7 @@ def _find(
         f"--{flag}={where} has an empty part between its commas; give FILE,"
         " FOLDER or patterns, without a comma at the end."
       )
-    place = pathlib.Path(pattern).expanduser()
+    place = pathlib.Path(storage.expanded(pattern))
     if place.is_dir():
       files = [
         splits_lib.TextFile(path, path.relative_to(place))
@@ -186,8 +191,17 @@ def _matches(flag: str, place: pathlib.Path) -> list[pathlib.Path]:
   matches = map(pathlib.Path, glob.glob(str(place), recursive=True))
   paths = sorted(match for match in matches if match.is_file())
   if not paths:
+    # Only an opening bracket means anything else than itself.
+    literal = str(place).replace("[", "[[]")
+    hint = ""
+    if "[" in str(place):
+      hint = " Brackets are a pattern for one of the characters in them;"
+      if glob.glob(literal, recursive=True):
+        hint += f" for brackets in a name, write --{flag}='{literal}'."
+      else:
+        hint += " write [[] for a bracket in a name."
     raise errors.UserError(
-      f"--{flag}={place} does not exist; give FILE, FOLDER or '*.txt'."
+      f"--{flag}={place} does not exist; give FILE, FOLDER or '*.txt'.{hint}"
     )
   return paths
 

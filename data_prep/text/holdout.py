@@ -118,6 +118,7 @@ def divide(
   cuts = [0]
   for end in ends:
     cuts.append(_cut_at(text, end * total))
+  cuts[-1] += 1  # Empty documents at the end are at the end.
   return {
     split: functools.partial(_stretch, text, start, stop)
     for split, (start, stop) in zip(

@@ -3,21 +3,30 @@
 A text file is one document, and so is every record and every row.
 """
 
+import codecs
 import csv
 import gzip
 import io
+import itertools
 import json
 import os
 import pathlib
+import typing
 
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import boundaries as boundaries_lib
 from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import source
+
+if typing.TYPE_CHECKING:
+  from pyarrow import parquet
 
 # A record of JSON must fit in memory.
 _LONGEST_RECORD = 1 << 28
 _ROWS_AT_ONCE = 1024
+# Unless the rows of a batch are longer than this.
+_BYTES_AT_ONCE = 1 << 24
 # Bytes at a place in a file which show that it is not text.
 _NOT_TEXT = (
   (0, b"PK\x03\x04", "a zip archive or an office document"),
@@ -42,21 +51,39 @@ _START = 512  # Bytes that are compared with these.
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
+def read(
+  paths: list[pathlib.Path],
+  *,
+  field: str,
+  boundaries: boundaries_lib.Boundaries | None = None,
+) -> piece_lib.Pieces:
   """Yields the documents of files, whose records have their text in a field.
 
+  With boundaries, records are lines of one text, also those of several files.
   UserError if a file is damaged, is not text, or lacks the field.
   """
-  for path in paths:
-    with source.damage_reported(path):
-      if _is_table(path):
-        yield from _read_table(path, field)
-      elif _is_csv(path):
-        yield from _read_csv(path, field)
-      elif _is_records(path):
-        yield from _read_records(path, field)
-      else:
-        yield from _read_text(path)
+  if boundaries is None:
+    return itertools.chain.from_iterable(_read(path, field) for path in paths)
+  texts = (
+    boundaries_lib.join(_read(path, field))
+    if has_fields(path)
+    else _read(path, field)
+    for path in paths
+  )
+  text = itertools.chain.from_iterable(texts)
+  return boundaries_lib.divide(text, boundaries)
+
+
+def _read(path: pathlib.Path, field: str) -> piece_lib.Pieces:
+  with source.damage_reported(path):
+    if _is_table(path):
+      yield from _read_table(path, field)
+    elif _is_csv(path):
+      yield from _read_csv(path, field)
+    elif _is_records(path):
+      yield from _read_records(path, field)
+    else:
+      yield from _read_text(path)
 
 
 def has_fields(path: pathlib.Path) -> bool:
@@ -95,7 +122,7 @@ def _document(value: object, field: str, origin: str) -> piece_lib.Pieces:
     )
   # Half of a surrogate pair is valid JSON, but not a character.
   data = value.encode("utf-8", "replace")
-  return piece_lib.cut(io.BytesIO(data), origin=origin)
+  return piece_lib.record(data, origin=origin)
 
 
 def _read_text(path: pathlib.Path) -> piece_lib.Pieces:
@@ -108,8 +135,11 @@ def _read_text(path: pathlib.Path) -> piece_lib.Pieces:
           f"{path} is not text, but {kind}; unpack or convert it, and give the"
           " files of text."
         )
-    stream.seek(0)
+    # Editors on Windows put a mark at the start of a file.
+    marked = len(codecs.BOM_UTF8) if start.startswith(codecs.BOM_UTF8) else 0
+    stream.seek(marked)
     for piece in piece_lib.cut(stream, origin=str(path)):
+      piece = piece._replace(offset=piece.offset + marked)
       source.refuse_bomb(path, piece.offset, packed=packed)
       yield piece
 
@@ -127,7 +157,7 @@ def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
       if len(line) == _LONGEST_RECORD:
         problem = f"longer than {_LONGEST_RECORD} bytes"
       try:
-        # Editors on Windows put a mark at the start of a file.
+        # As in `_read_text`.
         encoding = "utf-8-sig" if number == 1 else "utf-8"
         record = None if problem else json.loads(line.decode(encoding))
       except (ValueError, RecursionError) as error:
@@ -168,10 +198,17 @@ def _read_csv(path: pathlib.Path, field: str) -> piece_lib.Pieces:
           " another name, or name the column of the text with --field."
         )
       column = names.index(field)
+      num_empty = 0
       for number, row in enumerate(rows, start=1):
         source.refuse_bomb(path, stream.tell(), packed=packed)
         if not row:  # An empty line, as at the end of many files.
+          num_empty += 1
           continue
+        if len(names) == 1:
+          # Within a file of one column it is a value without quotes.
+          for empty in range(number - num_empty, number):
+            yield from _document("", field, f"row {empty} of {path}")
+        num_empty = 0
         if len(row) != len(names):
           raise csv.Error(f"{len(row)} values for {len(names)} columns")
         yield from _document(row[column], field, f"row {number} of {path}")
@@ -188,10 +225,18 @@ def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
   import pyarrow  # Takes as long to import as a small preparation.
   from pyarrow import parquet
 
+  packed = path.stat().st_size
   if path.suffix.lower() == ".parquet":
-    table = parquet.ParquetFile(path)
-    schema = table.schema_arrow
-    batches = table.iter_batches(_ROWS_AT_ONCE, columns=[field])
+    metadata = parquet.read_metadata(path)
+    schema = parquet.read_schema(path)
+    stated = _stated_bytes(metadata, field)
+    source.refuse_bomb(path, stated, packed=packed)
+    rows = metadata.num_rows * _BYTES_AT_ONCE // max(stated, 1)
+    rows = min(max(rows, 1), _ROWS_AT_ONCE)
+    # A value that a file has once for many rows is in memory once.
+    kept_once = [field] if field in schema.names else []
+    table = parquet.ParquetFile(path, read_dictionary=kept_once)
+    batches = table.iter_batches(rows, columns=[field])
   else:
     try:
       table = pyarrow.ipc.open_stream(pyarrow.OSFile(str(path)))
@@ -207,12 +252,33 @@ def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
       " the column of the text with --field."
     )
   number = 0
+  num_bytes = 0
   for batch in batches:
     # Arrow trusts the offsets in a file, and a damaged one ends the process.
     batch.validate(full=True)
-    for value in batch.column(field).to_pylist():
+    for value in batch.column(field):
       number += 1
-      yield from _document(value, field, f"row {number} of {path}")
+      pieces = _document(value.as_py(), field, f"row {number} of {path}")
+      for piece in pieces:
+        num_bytes += len(piece.data)
+        source.refuse_bomb(path, num_bytes, packed=packed)
+        yield piece
+
+
+def _stated_bytes(metadata: "parquet.FileMetaData", field: str) -> int:
+  """Returns the size of a column, unpacked, as a Parquet file states it.
+
+  A value that stands once for many rows counts once.
+  """
+  groups = map(metadata.row_group, range(metadata.num_row_groups))
+  columns = [
+    group.column(i) for group in groups for i in range(group.num_columns)
+  ]
+  return sum(
+    column.total_uncompressed_size
+    for column in columns
+    if column.path_in_schema == field
+  )
 
 
 def _require_end_of_stream(path: pathlib.Path) -> None:

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable
 
 from transformer_xl import errors
+from transformer_xl.data_prep import boundaries as boundaries_lib
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import mixture
@@ -37,6 +38,8 @@ class Builder(builder.CorpusBuilder):
     field: str | None = None,
     valid_source: str | None = None,
     test_source: str | None = None,
+    document_start: str | None = None,
+    document_end: str | None = None,
     tokenizer: tokenizer_lib.Tokenizer = _BYTES,
     valid_fraction: float | None = None,
     test_fraction: float | None = None,
@@ -46,10 +49,12 @@ class Builder(builder.CorpusBuilder):
     A source is a file, a folder, or patterns separated by commas; a dataset of
     the Hub, as in `hub_dataset`; or several of these with weights, as in
     `mixture`. The field is that of a record, or the column of a table, with
-    the text. Fractions are held out as in `holdout.divide`. UserError if there
-    is no text.
+    the text. A document is a file, a record or a row, unless lines say where
+    documents start or end, as in `boundaries`. Fractions are held out as in
+    `holdout.divide`. UserError if there is no text.
     """
     del cache
+    boundaries = boundaries_lib.parse(document_start, document_end)
     if path is None:
       raise errors.UserError(
         "--dataset=text needs your text: --source=FILE, FOLDER or '*.txt'."
@@ -59,6 +64,7 @@ class Builder(builder.CorpusBuilder):
       corpus, _ = _open(
         path,
         field=field,
+        boundaries=boundaries,
         valid_source=valid_source,
         test_source=test_source,
         tokenizer=tokenizer,
@@ -77,6 +83,7 @@ class Builder(builder.CorpusBuilder):
       corpus, files_of_source = _open(
         source,
         field=field,
+        boundaries=boundaries,
         is_part=True,
         tokenizer=tokenizer,
         valid_fraction=valid_fraction,
@@ -98,6 +105,7 @@ def _open(
   path: str,
   *,
   field: str | None,
+  boundaries: boundaries_lib.Boundaries | None,
   tokenizer: tokenizer_lib.Tokenizer,
   valid_fraction: float | None,
   test_fraction: float | None,
@@ -142,7 +150,9 @@ def _open(
     )
   corpus = holdout.of_splits(
     {
-      s: functools.partial(readers.read, paths, field=field or "text")
+      s: functools.partial(
+        readers.read, paths, field=field or "text", boundaries=boundaries
+      )
       for s, paths in selection.splits.items()
     },
     valid_fraction=valid_fraction,
@@ -154,6 +164,7 @@ def _open(
     options={
       "field": field or "text",
       "num_files": {s: len(paths) for s, paths in selection.splits.items()},
+      **(boundaries.options() if boundaries else {}),
     },
   )
   lines = [selection.report]

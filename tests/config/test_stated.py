@@ -65,7 +65,7 @@ MEASURED = {
   *("word_perplexity", "samples", "log_probs", "top", "recl", "is_reached"),
   *("relative_gains", "perplexity_gains", "mean_nll", "memory_share_by_layer"),
   *("nll_without_memory", "mean_distance", "widest", "accuracy"),
-  *("text", "tokens"),
+  *("text", "tokens", "unknown_share", "num_unknown"),
 }
 TIMES = {"seconds", "tokens_per_second", "num_bytes", "made_by", "workdir"}
 

@@ -129,3 +129,41 @@ def test_a_killed_process_leaves_no_dataset_and_the_next_one_finishes(
   tokens = sum(len(np.load(folder / f"{s}.npy")) for s in SPLITS)
   assert tokens == 7 * 700_000
   assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["text"]
+
+
+@pytest.mark.rest
+def test_ctrl_c_ends_the_learning_of_subwords(tmp_path):
+  """The library that learns them calls no Python for a long time."""
+  path = tmp_path / "a.txt"
+  letters = np.random.default_rng(0).integers(97, 123, 8_000_000)
+  path.write_bytes(letters.astype(np.uint8).tobytes())
+  arguments = [
+    *(sys.executable, "-m", "data_prep.main", "--dataset=text"),
+    *(f"--data_dir={tmp_path / 'data'}", f"--source={path}"),
+    *("--tokenizer=subword", "--max_size=60000"),
+  ]
+  process = subprocess.Popen(
+    arguments,
+    stderr=subprocess.PIPE,
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+  )
+  dataset = tmp_path / "data" / "text.partial" / "dataset"
+  deadline = time.monotonic() + 60
+  try:
+    while not dataset.exists() and time.monotonic() < deadline:
+      time.sleep(0.01)
+    time.sleep(6)  # The text is counted and read by then.
+    assert process.poll() is None
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, printed = process.communicate(timeout=20)
+  finally:
+    process.kill()
+  assert time.monotonic() - start < 5
+  assert process.returncode == 130
+  assert (
+    printed.decode()
+    .splitlines()[-1]
+    .endswith("error: interrupted; the same command starts it again.")
+  )
+  assert sorted((tmp_path / "data").iterdir()) == []

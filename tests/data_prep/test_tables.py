@@ -11,6 +11,8 @@ from pyarrow import parquet
 
 from tests.data_prep import layouts
 from transformer_xl import errors
+from transformer_xl.data_prep import source
+from transformer_xl.data_prep.text import readers
 
 prepare = functools.partial(layouts.prepare, "text")
 
@@ -53,7 +55,8 @@ def write_arrow(folder, shards, *, stale=()):
 def test_every_row_of_a_parquet_file_is_a_document(tmp_path):
   path = write_parquet(tmp_path / "a.parquet", ["eins\n", "", "zw\u00f6lf"])
   folder = prepare(tmp_path, str(path), **layouts.WHOLE)
-  assert everything(folder) == {"train": ("eins\nzw\u00f6lf".encode(), [0, 5])}
+  text = "eins\n\nzw\u00f6lf".encode()
+  assert everything(folder) == {"train": (text, [0, 5, 6])}
 
 
 def test_a_column_can_be_named_and_a_wrong_one_is_answered(tmp_path):
@@ -169,8 +172,8 @@ def test_every_row_of_a_csv_file_is_a_document(tmp_path):
     csv.writer(file).writerows([["text", "id"], *rows])
     file.write("\r\n\n")
   folder = prepare(tmp_path, str(path), **layouts.WHOLE)
-  text = 'one, "two"\r\nthree\n' + "x" * 200_000
-  assert everything(folder) == {"train": (text.encode(), [0, 18])}
+  text = 'one, "two"\r\nthree\n\n' + "x" * 200_000
+  assert everything(folder) == {"train": (text.encode(), [0, 18, 19])}
 
 
 @pytest.mark.parametrize(
@@ -190,3 +193,78 @@ def test_a_damaged_csv_file_is_refused(tmp_path, data, says):
   with pytest.raises(errors.UserError, match=says):
     prepare(tmp_path, str(path), **layouts.WHOLE)
   assert layouts.remains(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+  "kind",
+  [
+    pyarrow.string(),
+    pyarrow.large_string(),
+    pyarrow.string_view(),
+    pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+  ],
+  ids=str,
+)
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_every_type_of_text_is_read(tmp_path, kind, suffix):
+  texts = ["eins\n", "", "zw\u00f6lf", "eins\n"] * 3
+  rows = pyarrow.table({"text": pyarrow.array(texts).cast(kind)})
+  path = tmp_path / f"a{suffix}"
+  if suffix == ".parquet":
+    parquet.write_table(rows, path, row_group_size=5)
+  else:
+    with pyarrow.ipc.new_stream(str(path), rows.schema) as writer:
+      writer.write_table(rows, max_chunksize=12)
+  text, starts = everything(prepare(tmp_path, str(path), **layouts.WHOLE))[
+    "train"
+  ]
+  assert text.decode() == "eins\n\nzw\u00f6lf\neins\n" * 3
+  assert len(starts) == 12
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_a_table_that_unpacks_to_very_much_is_refused_in_little_memory(
+  tmp_path, use_dictionary, monkeypatch
+):
+  """By what it states, or by what was read."""
+  path = tmp_path / "a.parquet"
+  rows = pyarrow.table({"text": ["x" * 1_000_000 + "\n"] * 64})
+  parquet.write_table(
+    rows, path, compression="zstd", use_dictionary=use_dictionary
+  )
+  assert path.stat().st_size < 100_000
+  monkeypatch.setattr(source, "_FREE_BYTES", 1 << 24)
+  del rows
+  before = pyarrow.total_allocated_bytes()
+  seen = []
+  document = readers._document
+
+  def watched(*arguments):
+    seen.append(pyarrow.total_allocated_bytes() - before)
+    return document(*arguments)
+
+  monkeypatch.setattr(readers, "_document", watched)
+  with pytest.raises(errors.UserError, match="over 200 times its size") as one:
+    prepare(tmp_path, str(path), **layouts.WHOLE)
+  assert "\n" not in str(one.value)
+  assert max(seen, default=0) < 10_000_000  # A batch was 64 times as long.
+  assert layouts.remains(tmp_path) == []
+
+
+def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+  path = tmp_path / "a.parquet"
+  generator = np.random.default_rng(0)
+  texts = [generator.bytes(50_000).hex() + "\n" for _ in range(64)]
+  parquet.write_table(pyarrow.table({"text": texts}), path)
+  monkeypatch.setattr(readers, "_BYTES_AT_ONCE", 300_000)
+  asked = []
+  iter_batches = parquet.ParquetFile.iter_batches
+
+  def counted(table, rows, **options):
+    asked.append(rows)
+    return iter_batches(table, rows, **options)
+
+  monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+  folder = prepare(tmp_path, str(path), **layouts.WHOLE)
+  assert everything(folder)["train"][0] == "".join(texts).encode()
+  assert {*asked} == {2}

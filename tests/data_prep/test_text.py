@@ -4,10 +4,12 @@ import functools
 
 import numpy as np
 import pytest
+import tokenizers
 
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import describe
 
 prepare = functools.partial(layouts.prepare, "text")
 everything = layouts.everything
@@ -75,6 +77,39 @@ def test_words_get_ids_by_frequency_and_the_rest_is_unknown(tmp_path):
   assert vocabulary.load(str(prepared)).symbols == ("<eos>", "<unk>", "b", "c")
   assert symbols == ["b", "<unk>", "<eos>"]
   assert layouts.read(prepared, "train")[0][-2:] == ["<unk>", "<eos>"]
+
+
+@pytest.mark.parametrize("kind", ["word", "subword"])
+def test_unknown_tokens_are_counted_and_many_are_warned_of(
+  tmp_path, kind, capsys
+):
+  text = tmp_path / "a.txt"
+  text.write_text("a b zz yy xx ww vv uu a\n")
+  given = tmp_path / "words"
+  if kind == "word":
+    given.write_text("<eos>\n<unk>\na\nb\n")
+  else:
+    ids = {"a": 0, "b": 1, "<unk>": 2, "zz": 3}
+    model = tokenizers.Tokenizer(
+      tokenizers.models.WordLevel(ids, unk_token="<unk>")
+    )
+    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    model.save(str(given))
+  options = {"tokenizer": kind, "vocabulary_file": str(given)}
+  folder = prepare(tmp_path, str(text), **options, **layouts.WHOLE)
+  entry = layouts.meta(folder)["splits"]["train"]
+  found = (entry["num_unknown"], entry["num_tokens"])
+  assert found == {"word": (6, 10), "subword": (5, 9)}[kind]
+  share = {"word": "60.0%", "subword": "55.6%"}[kind]
+  assert f"{share} of the tokens of the train split are" in (
+    capsys.readouterr().err
+  )
+  assert f"tokens are unknown ({found[0] / found[1]:.2%})" in (
+    describe.describe(folder)
+  )
+  text.write_text("a b zz a a b\n" * 9)  # A seventh and a sixth.
+  prepare(tmp_path, str(text), name="fits", **options, **layouts.WHOLE)
+  assert "unknown" not in capsys.readouterr().err
 
 
 def test_equal_counts_keep_the_order_in_which_words_were_met(tmp_path):

@@ -49,7 +49,8 @@ def test_prose_and_source_files_are_text_and_the_rest_is_reported(
     "4 files read, 4 skipped (.pdf: 2, .git/: 1, no suffix: 1);"
     " train: a.md, c.RST, d.py and 1 more"
   )
-  assert capsys.readouterr().err.splitlines() == [report]
+  documents = "train: 4 documents of 5 to 8 tokens, 5 in the median"
+  assert capsys.readouterr().err.splitlines() == [report, documents]
 
 
 def test_a_folder_without_text_says_what_it_has(tmp_path):
@@ -110,7 +111,10 @@ def test_a_readme_of_any_type_is_skipped_beside_named_splits(
   assert found == {"train": b"train\n", "valid": b"valid\n", "test": b"test\n"}
   assert capsys.readouterr().err.splitlines() == [
     "3 files read, 1 skipped (not named for a split: 1);"
-    " train: train.txt; valid: valid.txt; test: test.txt"
+    " train: train.txt; valid: valid.txt; test: test.txt",
+    "train: one document of 6 tokens",
+    "valid: one document of 6 tokens",
+    "test: one document of 5 tokens",
   ]
 
 
@@ -180,6 +184,64 @@ def test_records_may_begin_with_a_byte_order_mark(tmp_path):
   folder = layouts.write_files(tmp_path / "mine", {"a.jsonl": marked})
   prepared = prepare(tmp_path, str(folder), **layouts.WHOLE)
   assert everything(prepared) == {"train": b"one\ntwo"}
+
+
+@pytest.mark.parametrize("tokenizer", ["byte", "character", "word"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.md"])
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path, tokenizer, name):
+  data = "\ufeffone two\n\ufeffthree\n".encode()
+  file = gzip.compress(data) if name.endswith(".gz") else data
+  folder = layouts.write_files(tmp_path / "mine", {name: file, "b.txt": data})
+  options = {"tokenizer": tokenizer, **layouts.WHOLE}
+  prepared = prepare(tmp_path, str(folder), **options)
+  text = "one two\n\ufeffthree\n" * 2
+  found = everything(prepared)["train"].decode()
+  assert found == text  # Within a text it is a character.
+
+
+def test_offsets_of_a_text_with_a_byte_order_mark_are_those_of_the_file(
+  tmp_path,
+):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"\xef\xbb\xbfab\xff\n")
+  with pytest.raises(errors.UserError, match="byte 0xff at offset 5"):
+    prepare(tmp_path, str(path), tokenizer="word", **layouts.WHOLE)
+
+
+@pytest.mark.parametrize("tokenizer", ["character", "word", "subword"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_refused(tmp_path, tokenizer, encoding):
+  path = tmp_path / "a.txt"
+  path.write_bytes("one two three\n".encode(encoding) * 20)
+  options = {"tokenizer": tokenizer, **layouts.WHOLE}
+  if tokenizer == "subword":
+    options["max_size"] = 300
+  with pytest.raises(errors.UserError, match="many NULs") as caught:
+    prepare(tmp_path, str(path), **options)
+  order = encoding[-2:].upper()
+  assert f"iconv -f UTF-16{order} -t UTF-8" in str(caught.value)
+  assert "\n" not in str(caught.value)
+  # Bytes take anything, and a text may have a NUL.
+  bytes_of = prepare(tmp_path, str(path), name="bytes", **layouts.WHOLE)
+  assert everything(bytes_of)["train"] == path.read_bytes()
+  path.write_text("one two three \0 four five six\n")
+  prepare(tmp_path, str(path), name="few", **options)
+
+
+def test_brackets_that_are_taken_for_a_pattern_are_explained(tmp_path):
+  folder = tmp_path / "runs [lr=1e-3]"
+  layouts.write_files(folder, {"a.txt": b"text\n"})
+  with pytest.raises(errors.UserError, match="Brackets are a pat") as caught:
+    prepare(tmp_path, f"{folder}/*.txt", **layouts.WHOLE)
+  message = str(caught.value)
+  assert "\n" not in message
+  source = message.split("write --source='")[1].split("'")[0]
+  prepared = prepare(tmp_path, source, **layouts.WHOLE)
+  assert everything(prepared) == {"train": b"text\n"}
+  with pytest.raises(errors.UserError, match=r"write \[\[\] for a bracket"):
+    prepare(tmp_path, f"{tmp_path}/none[a]/*.txt", name="none")
+  with pytest.raises(errors.UserError, match=r"'\*\.txt'\.$"):
+    prepare(tmp_path, f"{tmp_path}/none/*.txt", name="none")
 
 
 def test_a_book_may_have_the_name_of_a_split_in_its_title(tmp_path):

@@ -78,7 +78,7 @@ def read(folder, split):
 def test_a_dataset_that_lies_below_the_folder_is_found_by_its_name(tmp_path):
   build(tmp_path / "data" / "tensorflow_datasets")
   folder = prepare(tmp_path, "tiny_text/plain")
-  assert read(folder, "train") == ("first\nzw\u00f6lf\nthird", [0, 6, 13])
+  assert read(folder, "train") == ("first\n\nzw\u00f6lf\nthird", [0, 6, 7, 14])
   assert read(folder, "valid") == ("held out\n", [0])
   meta = layouts.meta(folder)
   assert list(meta["splits"]) == ["train", "valid"]
@@ -103,8 +103,8 @@ def test_text_is_held_out_where_the_dataset_has_none(tmp_path):
   entries = layouts.meta(folder)["splits"]
   documents = {s: entry["num_documents"] for s, entry in entries.items()}
   assert set(documents) == {"train", "valid"}
-  assert sum(documents.values()) == 300
-  assert documents["valid"] == pytest.approx(60, abs=5)
+  assert sum(documents.values()) == 400
+  assert documents["valid"] == pytest.approx(80, abs=5)
   symbols, _ = layouts.read(folder, "train")
   assert set(symbols) == {"first", "zw\u00f6lf", "third", "<eos>"}
 

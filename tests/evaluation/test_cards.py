@@ -34,6 +34,7 @@ CARD = {  # The contract, then what comes on top of it.
   *("context_len", "temperature", "initialised_from", "encoding_fields"),
   *("layers", "mixer_fields", "reset_at_documents", "same_length_window"),
   *("encoding", "pre_norm", "layer_norm_epsilon", "targets", "extensions"),
+  "unknown_share",
 }
 
 
@@ -284,6 +285,24 @@ def test_bytes_of_a_text_with_longer_characters_have_bits_per_character(
     found.append(card["bits_per_character"] * np.log(2))
   # Two nats a byte. Results on enwik8 are published per byte.
   assert found == pytest.approx([2 * 400 / 160, 2])
+
+
+@pytest.mark.parametrize(("unknown", "is_warned"), [(20, False), (60, True)])
+def test_the_share_of_unknown_tokens_is_on_the_card(
+  tmp_path, workdir, caplog, unknown, is_warned
+):
+  data_dir = corpus.write(tmp_path)
+  path = tmp_path / corpus.NAME / "meta.json"
+  meta = json.loads(path.read_text())
+  meta["splits"]["test"]["num_unknown"] = unknown
+  path.write_text(json.dumps(meta))
+  lengths = {"eval.mem_len": (0, 8)}
+  cards = evaluate.run(corpus.config(data_dir, **lengths), workdir)
+  assert [card["unknown_share"] for card in cards] == [unknown / 150] * 2
+  warnings = [line for line in caplog.messages if "are unknown to" in line]
+  assert len(warnings) == is_warned
+  if is_warned:
+    assert "40.0% of the tokens of the test split are unknown" in warnings[0]
 
 
 def test_words_have_no_bits_per_character(tmp_path):

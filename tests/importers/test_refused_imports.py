@@ -52,6 +52,12 @@ def untie(path):
   safetensors.numpy.save_file(tensors, path)
 
 
+def lose_a_number(path):
+  tensors = safetensors.numpy.load_file(path)
+  tensors["crit.cluster_bias"][0] = float("nan")
+  safetensors.numpy.save_file(tensors, path)
+
+
 @pytest.mark.parametrize(
   ("changes", "damage", "message"),
   [
@@ -62,6 +68,7 @@ def untie(path):
       rename_a_tensor,
       r"1 \(crit.cluster_bias\) missing, 1 \(crit.other\) unused",
     ),
+    ({}, lose_a_number, r"^1 of the \d+ numbers of crit.cluster_bias are inf"),
     ({"tie_word_embeddings": True}, untie, "should be shared but have"),
     ({"d_inner": 999}, None, "has the shape"),
     ({"n_layer": 7}, None, "missing"),

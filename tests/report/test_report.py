@@ -3,7 +3,10 @@
 import html.parser
 import json
 import math
+import os
 import shlex
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -245,3 +248,38 @@ def test_the_report_of_a_run_in_a_bucket_is_that_of_a_folder(
   assert f"--config=saved:{workdir} --mode=recl" in Page(page).text
   saved = (epath.Path(workdir) / "results" / "report.json").read_text()
   assert json.loads(saved) == result
+
+
+def test_the_page_is_drawn_where_the_home_folder_is_not_known(
+  data_dir, tmp_path
+):
+  """Bokeh asks for it when it is imported."""
+  write_run(data_dir, tmp_path)
+  program = """
+import os
+import pwd
+import sys
+
+os.environ.pop("HOME", None)
+
+def unknown(uid):
+  raise KeyError(uid)
+
+pwd.getpwuid = unknown
+from transformer_xl.config import load
+from transformer_xl.report import report
+
+config = load.from_config_dict(load.saved(sys.argv[1]))
+report.run(config, sys.argv[1])
+print(os.environ.get("HOME"))
+"""
+  ended = subprocess.run(
+    [sys.executable, "-c", program, str(tmp_path)],
+    env={**os.environ, "MPLCONFIGDIR": str(tmp_path / "matplotlib")},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert "Traceback" not in ended.stderr
+  assert ended.stdout == "None\n"
+  assert (tmp_path / "report.html").stat().st_size > 10_000

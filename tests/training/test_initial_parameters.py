@@ -281,6 +281,21 @@ def test_a_source_that_is_not_there_is_refused(
   assert message in refusal(data_dir, **updates)
 
 
+def test_a_source_that_diverged_is_refused(data_dir, tmp_path):
+  source = str(tmp_path / "source")
+  runs.write(data_dir, source)
+  params = tiny.params(corpus.config(data_dir).model)
+  bias = params["softmax"]["bias"].at[1].set(np.nan)
+  lost = {**params, "softmax": {**params["softmax"], "bias": bias}}
+  trained_model.save_params(source, lost, step=9)
+  config = corpus.config(data_dir, **{"train.init_from": source})
+  with pytest.raises(errors.UserError, match="infinite or NaN") as caught:
+    load(config)
+  message = str(caught.value)
+  assert message.startswith(f"softmax/bias in checkpoint 9 of {source} has")
+  assert "--config.train.init_checkpoint=STEP" in message
+
+
 def test_an_average_is_taken_for_what_it_is(data_dir, tmp_path):
   source = str(tmp_path / "source")
   runs.write(data_dir, source, **{"train.ema_decay": 0.9})

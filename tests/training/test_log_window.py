@@ -41,6 +41,7 @@ def run_config():
 def test_units_of_loss():
   assert nats.perplexity(math.log(20)) == pytest.approx(20)
   assert nats.perplexity(699.9) < math.inf
+  assert math.isnan(nats.perplexity(math.nan))
   assert nats.perplexity(700.0) == nats.perplexity(1000.0) == math.inf
   assert nats.bits(math.log(2) * 3) == pytest.approx(3)
 

@@ -6,11 +6,14 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+import transformer_xl
 from tests import corpus
 from tests import own_process
+from tests import saved_runs
 from tests import tiny
 from tests.workdir.test_checkpoint import assert_same
 from tests.workdir.test_checkpoint import make_state
@@ -18,6 +21,9 @@ from tests.workdir.test_checkpoint import save
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.config import load
+from transformer_xl.importers import export_run
+from transformer_xl.text import generate
+from transformer_xl.text import score
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import trained_model
 
@@ -45,6 +51,39 @@ def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
   )
   assert step == 9
   assert_same(restored, params)
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+@pytest.mark.parametrize("use", ["load", "export", "score", "generate"])
+def test_parameters_that_are_not_numbers_are_refused_by_name(
+  tmp_path, use, bad
+):
+  folder = saved_runs.write(tmp_path / "run")
+  config = load.from_config_dict(load.saved(folder))
+  params = tiny.params(config.model)
+  softmax = params["softmax"]
+  lost = {**softmax, "bias": softmax["bias"].at[3].set(bad)}
+  damaged = {**params, "softmax": lost}
+  trained_model.save_params(folder, damaged, step=saved_runs.STEP + 1)
+  text = tmp_path / "text.txt"
+  text.write_text("abc\n")
+  fields = {"score.file": str(text), "generate.prompt": "abc"}
+  config = load.changed(config, fields)
+  uses = {
+    "load": lambda: transformer_xl.load(folder),
+    "export": lambda: export_run.export(folder, str(tmp_path / "exported")),
+    "score": lambda: score.run(config, folder),
+    "generate": lambda: generate.run(config, folder),
+  }
+  with pytest.raises(errors.UserError, match=r"^softmax/bias in ") as caught:
+    uses[use]()
+  message = str(caught.value)
+  assert f"checkpoint 8 of {folder} has numbers that are inf" in message
+  assert "--config.eval.checkpoint=STEP" in message
+  assert "\n" not in message
+  assert not (tmp_path / "exported").exists()
+  # Another checkpoint serves.
+  assert transformer_xl.load(folder, checkpoint=7).score(["abc"])[0].nll > 0
 
 
 WRITES = {"model.encoding": "rope", "model.layers": ("block_recurrent",)}

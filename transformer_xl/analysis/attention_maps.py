@@ -90,6 +90,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   text = _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
+    trained_model.require_numbers(
+      model.params, f"checkpoint {model.step} of {workdir}"
+    )
     maps = _measure(model.params, text, config, mem_len, segment_len)
   chosen = widest(maps.by_distance)
   result = _summary(maps, chosen, config, vocabulary)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 
@@ -92,7 +93,7 @@ def load_installed() -> None:
 
 def _load_file(path: str) -> None:
   """Imports a file under a name of its own."""
-  file = pathlib.Path(path).expanduser().absolute()
+  file = pathlib.Path(storage.expanded(path)).absolute()
   if not file.is_file():
     raise errors.UserError(
       f"--extensions={path}: there is no such file; name the path of a .py "

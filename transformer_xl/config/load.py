@@ -71,7 +71,7 @@ def require_readable(workdir: str) -> None:
 
 def _read(workdir: str) -> ml_collections.ConfigDict:
   """The configuration in a workdir, with all its values."""
-  workdir = os.path.expanduser(workdir)
+  workdir = storage.expanded(workdir)
   path = os.path.join(storage.local(workdir), "config.json")
   config = default()
   try:
@@ -262,8 +262,8 @@ def _with_home(value: Any) -> Any:
   No shell expands it behind "=".
   """
   if isinstance(value, tuple):
-    return tuple(os.path.expanduser(path) for path in value)
-  return os.path.expanduser(value)
+    return tuple(storage.expanded(path) for path in value)
+  return storage.expanded(value)
 
 
 def with_vocab_size(

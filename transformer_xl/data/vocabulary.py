@@ -26,6 +26,8 @@ from transformer_xl import errors
 from transformer_xl import storage
 
 _MISSING = np.iinfo(np.uint32).max
+# Beyond this share of unknown tokens a vocabulary does not fit a text.
+_MOST_UNKNOWN = 0.2
 
 # Ids of symbols, in the smallest type that holds every id.
 Ids = NDArray[np.unsignedinteger]
@@ -51,6 +53,22 @@ class Vocabulary:
   def dtype(self) -> np.dtype[np.unsignedinteger]:
     """The smallest unsigned integers that hold every id."""
     return np.min_scalar_type(self.size - 1)
+
+  @property
+  def unknown(self) -> int | None:
+    """The id of all that has no id of its own; None if there is none."""
+    return None
+
+  @property
+  def special(self) -> dict[int, str]:
+    """Names that are single symbols wherever they stand in a text, by id."""
+    return {}
+
+  def count_unknown(self, ids: Ids) -> int:
+    """Returns how many ids [num_tokens] are those of the unknown."""
+    if self.unknown is None:
+      return 0
+    return int(np.count_nonzero(ids == self.unknown))
 
   def encode(self, text: str) -> Ids:
     """Returns ids [num_tokens]; a UserError names a symbol without an id.
@@ -191,6 +209,11 @@ class WordVocabulary(Vocabulary):
   end_of_line: str | None
   unk: str | None
 
+  @property
+  def unknown(self) -> int | None:
+    """The id of words outside the vocabulary."""
+    return None if self.unk is None else self._index[self.unk]
+
   def _encode(self, text: str) -> Ids:
     """Returns one id per word and per newline, [num_tokens]."""
     text = text.lower() if self.lower_case else text
@@ -238,6 +261,22 @@ class SubwordVocabulary(Vocabulary):
   model: tokenizers.Tokenizer
   lower_case: bool
 
+  @functools.cached_property
+  def unknown(self) -> int | None:
+    """The id of what its subwords do not spell; none if bytes are subwords."""
+    model = json.loads(self.model.to_str())["model"]
+    if model.get("unk_id") is not None:  # A unigram model.
+      return int(model["unk_id"])
+    name = model.get("unk_token")
+    return self.model.token_to_id(name) if name else None
+
+  @functools.cached_property
+  def special(self) -> dict[int, str]:
+    """The special tokens of the file, such as <|endoftext|>, by id."""
+    added = self.model.get_added_tokens_decoder()
+    names = {i: token.content for i, token in added.items() if token.special}
+    return {i: name for i, name in names.items() if i != self.unknown}
+
   def _encode(self, text: str) -> Ids:
     """Returns ids [num_tokens] of the subwords, without special tokens."""
     return np.array(self._subwords(text).ids, self.dtype)
@@ -256,6 +295,20 @@ class SubwordVocabulary(Vocabulary):
     """Returns the text of ids; exact for a byte-level model."""
     indices = _as_indices(ids).tolist()
     return self.model.decode(indices, skip_special_tokens=False)
+
+
+def unknown_warning(share: float, *, of: str) -> str | None:
+  """Returns a line if a large share of a text is unknown tokens, else None.
+
+  `of` names the text.
+  """
+  if share <= _MOST_UNKNOWN:
+    return None
+  return (
+    f"{share:.1%} of the tokens of {of} are unknown to the vocabulary, and are"
+    " one symbol that is easy to predict: a low loss says little of the text;"
+    " use a vocabulary that is made from such text, subwords or bytes."
+  )
 
 
 def load(
@@ -309,6 +362,9 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
     # A file keeps how a tokenizer was called last, and would cut all text.
     model.no_truncation()
     model.no_padding()
+    # With it the same text would have other tokens each time.
+    if getattr(model.model, "dropout", None) is not None:
+      model.model.dropout = None
     size = 1 + max(model.get_vocab().values())
     if size > len(text):
       raise ValueError(f"an id is {size - 1}")

@@ -44,7 +44,8 @@ def make(
   `bits_per_byte` and `word_perplexity` use the size of the original text, so
   they compare models with different vocabularies; they are null for a text
   without. `dataset_sha256` is that of the split's token file. What is not
-  finite is null.
+  finite is null. `unknown_share` is that of the split's tokens that are unknown
+  to the vocabulary; null for data of earlier versions, which do not state it.
   """
   config = model.config
   meta = file.meta
@@ -54,6 +55,9 @@ def make(
   bits_per_byte = None
   word_perplexity = None
   bits_per_character = None
+  unknown_share = None
+  if "num_unknown" in meta:
+    unknown_share = meta["num_unknown"] / meta["num_tokens"]
   # The answers alone are no text.
   scores_text = config.data.targets == "all"
   if scores_text and meta["num_bytes"]:
@@ -76,6 +80,7 @@ def make(
       "bits_per_character": bits_per_character,
       "bits_per_byte": bits_per_byte,
       "word_perplexity": word_perplexity,
+      "unknown_share": unknown_share,
       **settings.of_evaluation(config, mem_len),
       "checkpoint_step": model.step,
       "initialised_from": model.initialised_from,

@@ -16,6 +16,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.evaluation.dynamic import evaluator as dynamic
@@ -177,6 +178,11 @@ def evaluate(
         card |= adaptation
         cards_lib.log(card)
         cards.append(card)
+  warning = vocabulary_lib.unknown_warning(
+    cards[0]["unknown_share"] or 0.0, of=f"the {evaluation.split} split"
+  )
+  if warning and not adapts:
+    logging.warning("%s", warning)
   is_compared = adapts or len(evaluation.temperature) > 1
   if is_compared and len(cards) > 1:
     cards_lib.log_best(cards)

@@ -28,8 +28,8 @@ def sum_losses(losses: shapes.Losses, weights: shapes.Weights) -> Sums:
 
 
 def perplexity(nll: float) -> float:
-  """Perplexity of a mean loss in nats; infinite from 700 nats."""
-  return math.exp(nll) if nll < 700 else math.inf
+  """Perplexity of a mean loss in nats; infinite from 700 nats, NaN of NaN."""
+  return math.inf if nll >= 700 else math.exp(nll)
 
 
 def bits(nll: float) -> float:

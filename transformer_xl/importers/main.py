@@ -12,12 +12,12 @@ from transformer_xl import signals
 if __name__ == "__main__":  # Before the imports that take long.
   early = signals.end_at_signals()
 
-import os
 import shlex
 
 from absl import flags
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import name_parser
 from transformer_xl.importers import import_run
 
@@ -70,13 +70,13 @@ def main(argv: list[str]) -> None:
       f"--cutoffs={','.join(cutoffs)} must be numbers, such as "
       "20000,40000,200000."
     )
-  workdir = os.path.expanduser(_WORKDIR.value)
+  workdir = storage.expanded(_WORKDIR.value)
   report = import_run.make(
     format_name=_FORMAT.value,
-    source=os.path.expanduser(_SOURCE.value),
+    source=storage.expanded(_SOURCE.value),
     workdir=workdir,
     published=_PUBLISHED.value,
-    vocabulary=os.path.expanduser(_VOCABULARY.value or "") or None,
+    vocabulary=storage.expanded(_VOCABULARY.value or "") or None,
     cutoffs=tuple(map(int, cutoffs)),
     pre_norm=_PRE_NORM.value,
   )

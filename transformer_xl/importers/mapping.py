@@ -96,8 +96,8 @@ def import_tensors(
     The parameters, and the destination of each tensor.
 
   Raises:
-    UserError: a tensor is missing, unused or of a wrong shape, or tensors that
-      should be shared differ.
+    UserError: a tensor is missing, unused, of a wrong shape or not of finite
+      numbers, or tensors that should be shared differ.
   """
   if config.num_layers > len(tensors):  # Too many names would be listed.
     raise errors.UserError(
@@ -131,7 +131,15 @@ def import_tensors(
       )
     parts = np.split(values, np.cumsum(sizes)[:-1], axis=tensor.axis)
     for name, view, part in zip(tensor.parameters, views, parts, strict=True):
-      view[...] = part
+      with np.errstate(over="ignore"):  # What is too large for float32 is inf.
+        view[...] = part
+      num_lost = view.size - np.count_nonzero(np.isfinite(view))
+      if num_lost:
+        raise errors.UserError(
+          f"{num_lost} of the {view.size} numbers of {tensor.name} are infinite"
+          " or NaN: the model diverged, or its file is damaged; fetch it again,"
+          " or import another checkpoint."
+        )
       missing[name] -= part.size
     rows.append(Mapped(tensor.name, values.shape, tensor.parameters))
   if any(missing.values()):

@@ -169,11 +169,15 @@ def loaded(
 
   Raises:
     UserError: the workdir has no such checkpoint or no vocabulary, or the
-      model cannot read segments of this length.
+      model cannot read segments of this length, or its parameters are not
+      numbers.
   """
   config, vocabulary = run_vocabulary.load_for(config, workdir)
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
+    trained_model.require_numbers(
+      model.params, f"checkpoint {model.step} of {workdir}"
+    )
     yield make(
       config,
       model.params,

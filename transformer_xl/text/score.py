@@ -40,6 +40,7 @@ class TextScore(NamedTuple):
     memory: `fresh`, or `carry` if it remembered the text before it.
     nll: minus the sum of the log-probabilities, in nats.
     num_tokens: the number of tokens in that sum.
+    num_unknown: the number of all tokens that are unknown to the vocabulary.
     perplexity: of these tokens; None if there are none.
     tokens: all tokens, printable and without white space.
     log_probs: one for each token, in nats.
@@ -51,6 +52,7 @@ class TextScore(NamedTuple):
   memory: str
   nll: float
   num_tokens: int
+  num_unknown: int
   perplexity: float | None
   tokens: list[str]
   log_probs: list[float | None]
@@ -170,11 +172,17 @@ def score(
     batch_size=options.batch_size,
     top_k=options.top_k,
   )
-  return [
+  found = [
     _text_score(model, texts[index], place, part.tokens[place], scores)
     for part, scores in zip(parts, scored, strict=True)
     for index, place in part.texts.items()
   ]
+  num_tokens = sum(len(one.tokens) for one in found)
+  share = sum(one.num_unknown for one in found) / max(num_tokens, 1)
+  warning = vocabulary_lib.unknown_warning(share, of="the texts")
+  if warning:
+    logging.warning("%s", warning)
+  return found
 
 
 def _text_score(
@@ -208,6 +216,7 @@ def _text_score(
     text.memory,
     nll,
     count,
+    model.vocabulary.count_unknown(tokens),
     nats.perplexity(nll / count) if count else None,
     [model.vocabulary.symbol(i) for i in tokens],
     unscored + (-scores.nll[scored]).tolist(),

@@ -55,7 +55,7 @@ def load(
 
   Raises:
     UserError: the source has another model or vocabulary, or no such
-      checkpoint, or it is damaged.
+      checkpoint, or it is damaged, or its parameters are not numbers.
   """
   train = config.train
   source = train.init_from
@@ -71,6 +71,9 @@ def load(
     average=train.init_parameters != "raw",
     target=mesh_lib.placed(shape, at),
     fields="train.init_",
+  )
+  trained_model.require_numbers(
+    params, f"checkpoint {step} of {source}", field="train.init_checkpoint"
   )
   count = config.model.vocab_size - model.vocab_size
   record = {

@@ -26,6 +26,7 @@ _MEASURED = (
   "bits_per_character",
   "bits_per_byte",
   "word_perplexity",
+  "unknown_share",
   "seconds",
   "tokens_per_second",
 )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 
@@ -91,10 +92,43 @@ def make_mesh(
 def load_on_one_device(
   config: schema.ExperimentConfig, workdir: str
 ) -> TrainedModel:
-  """Loads onto the first device, whatever mesh the run was trained on."""
+  """Loads onto the first device, whatever mesh the run was trained on.
+
+  Raises:
+    UserError: as in `load`, or the parameters are not numbers.
+  """
   mesh = schema.MeshConfig(data=1, fsdp=1, tensor=1)
   config = dataclasses.replace(config, mesh=mesh)
-  return load(config, workdir, devices=jax.devices()[:1])
+  model = load(config, workdir, devices=jax.devices()[:1])
+  require_numbers(model.params, f"checkpoint {model.step} of {workdir}")
+  return model
+
+
+def require_numbers(
+  params: shapes.PyTree, source: str, *, field: str = "eval.checkpoint"
+) -> None:
+  """Refuses parameters that are infinite or NaN, as of a run that diverged.
+
+  Evaluation and the report read them, to say so. All processes must call it
+  together.
+
+  Raises:
+    UserError: an array has such a number; it is named, and the field that
+      chooses another checkpoint.
+  """
+  leaves = checksums.by_path(params)
+  for name, is_finite in jax.device_get(_all_finite(leaves)).items():
+    if not is_finite:
+      raise errors.UserError(
+        f"{name} in {source} has numbers that are infinite or NaN: training "
+        f"diverged, or the file is damaged; name another checkpoint, --config."
+        f"{field}=STEP, or train again with a lower train.learning_rate."
+      )
+
+
+@jax.jit
+def _all_finite(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
+  return {name: jnp.all(jnp.isfinite(leaf)) for name, leaf in leaves.items()}
 
 
 def restore_params(

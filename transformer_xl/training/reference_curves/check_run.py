@@ -16,7 +16,6 @@ writes a reference from runs that differ only in --config.seed.
 """
 
 import datetime
-import os
 import platform
 import sys
 
@@ -24,6 +23,7 @@ from absl import flags
 
 from transformer_xl import command_line
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run
 
@@ -39,9 +39,9 @@ _WRITE = flags.DEFINE_bool("write", False, "Make the reference of these runs.")
 def main(argv: list[str]) -> None:
   """Prints the comparison and exits with its status, or writes a reference."""
   del argv
-  workdirs = [os.path.expanduser(workdir) for workdir in _WORKDIR.value]
+  workdirs = [storage.expanded(workdir) for workdir in _WORKDIR.value]
   runs = [logged_run.read(workdir) for workdir in workdirs]
-  path = os.path.expanduser(_REFERENCE.value)
+  path = storage.expanded(_REFERENCE.value)
   if _WRITE.value:
     curve = curve_lib.make(runs)
     curve_lib.save(
