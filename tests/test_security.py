@@ -159,7 +159,8 @@ def test_what_a_run_records_has_no_environment_and_no_command_line(
   run_record.record(config, str(tmp_path))
   content = (tmp_path / "config.json").read_text()
   assert set(json.loads(content)) == {
-    *("config", "versions", "git_commit", "initialised_from", "sessions")
+    *("config", "versions", "git_commit", "initialised_from", "sessions"),
+    "extensions",
   }
   assert "hunter2" not in content
 

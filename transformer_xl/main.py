@@ -195,6 +195,11 @@ def main(argv: list[str]) -> None:
   if _MODE.value == "check":
     workdir = workdir or _CHECK_WORKDIR
   if not workdir:
+    if _MODE.value not in (*_TRAINING, "plan"):
+      raise errors.UserError(
+        f"--mode={_MODE.value} reads a run: name its folder, as in "
+        "--config=saved:FOLDER."
+      )
     raise errors.UserError(
       "a run needs a folder to write to: set --workdir=FOLDER."
     )

@@ -319,3 +319,10 @@ def test_a_damaged_description_is_refused(tmp_path, content):
   (tmp_path / "meta.json").write_text(content)
   with pytest.raises(errors.UserError, match="damaged"):
     vocabulary.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", [3, None, b"abc", ["abc"]])
+def test_a_vocabulary_encodes_texts_alone(text):
+  bytes_ = vocabulary.ByteVocabulary()
+  with pytest.raises(errors.UserError, match="encodes texts, which Python"):
+    bytes_.encode(text)

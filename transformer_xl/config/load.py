@@ -72,6 +72,11 @@ def require_readable(workdir: str) -> None:
 def _read(workdir: str) -> ml_collections.ConfigDict:
   """The configuration in a workdir, with all its values."""
   workdir = storage.expanded(workdir)
+  if os.path.isfile(workdir):
+    raise errors.UserError(
+      f"saved:{workdir} is a file; give the folder of the run, as in "
+      f"--config=saved:{os.path.dirname(workdir) or '.'}"
+    )
   path = os.path.join(storage.local(workdir), "config.json")
   config = default()
   try:

@@ -73,9 +73,16 @@ class Vocabulary:
   def encode(self, text: str) -> Ids:
     """Returns ids [num_tokens]; a UserError names a symbol without an id.
 
+    Something else than a text is a UserError as well.
+
     Half of a surrogate pair is an error, too. Python puts such halves in place
     of bytes of a command line that are not UTF-8, and JSON can contain them.
     """
+    if not isinstance(text, str):
+      raise errors.UserError(
+        f"a vocabulary encodes texts, which Python calls str: {text!r:.40} is "
+        f"a {type(text).__name__}."
+      )
     try:
       text.encode("utf-8")
     except UnicodeEncodeError as error:
