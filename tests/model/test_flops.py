@@ -12,6 +12,7 @@ import pytest
 from tests import tiny
 from transformer_xl.config import registry
 from transformer_xl.model import attention as attention_lib
+from transformer_xl.model import layers
 from transformer_xl.model import network
 from transformer_xl.model.mixers import block_recurrent
 from transformer_xl.model.mixers import memorizing
@@ -95,10 +96,10 @@ def visible_pairs(config, reading):
     full = [leaf if leaf.ndim else next(numbers) for leaf in leaves]
     full = jax.tree.unflatten(tree, full)
     hidden = jnp.zeros((1, step_len, config.model_dim))
-    shared = network.share(length, None, (1, step_len))
+    shared = layers.share(length, None, (1, step_len))
     shared = shared._replace(
       first_position=position if reading.step_len else None,
-      distances=network.encode_distances(
+      distances=layers.encode_distances(
         config, (full,), segment_len=step_len, clamp_len=0
       ),
     )
@@ -163,7 +164,7 @@ def counted_by_hand(config, reading, score_products):
     **dict.fromkeys(("write_query", "write_output"), vectors),
     **{f"mix_{part}": vectors for part in block_recurrent.Kernels._fields},
   }
-  params = network.abstract_params(config)["layers"][config.layers[0]]
+  params = network.abstract_params(config)["layers"]["0"][config.layers[0]]
   total = 0.0
   for path, leaf in jax.tree.leaves_with_path(params):
     names = [entry.key for entry in path]
@@ -244,9 +245,9 @@ def test_an_encoding_has_the_products_that_attention_computes(encoding):
     state = module.empty_state(
       config, batch_size=1, mem_len=mem_len, step_len=segment_len
     )
-    shared = network.share(jnp.zeros(1, jnp.int32), None, (1, segment_len))
+    shared = layers.share(jnp.zeros(1, jnp.int32), None, (1, segment_len))
     shared = shared._replace(
-      distances=network.encode_distances(
+      distances=layers.encode_distances(
         config, (state,), segment_len=segment_len, clamp_len=0
       )
     )
@@ -296,10 +297,9 @@ def test_a_model_counts_its_shortlist_layers_and_projections(
   projection = params["embedding"].get("projection_0")
   if projection is not None:  # Of the input and of the output.
     total += 2 * 2 * projection.size
-  for name, tree in params["layers"].items():
-    if name.startswith("feed_forward"):
-      leaves = jax.tree.leaves(tree)
-      total += sum(2 * leaf.size for leaf in leaves if leaf.ndim == 3)
+  for place in params["layers"].values():
+    leaves = jax.tree.leaves(place["feed_forward"])
+    total += sum(2 * leaf.size for leaf in leaves if leaf.ndim == 3)
   for window in (False, True):
     layers = [
       registry.mixers[name].flops(

@@ -233,7 +233,7 @@ def test_remat_recomputes():
 
 
 def test_states_of_the_last_layer_are_from_before_the_final_norm():
-  """As `hidden_states` returns them; the softmax reads what `finish` makes."""
+  """As `hidden_states` returns them; the softmax reads the result of `finish`."""
   config = tiny.model_config(final_norm=True)
   reader = reader_lib.Reader(
     config, mem_len=4, segment_len=3, clamp_len=0, same_length=False
@@ -244,5 +244,5 @@ def test_states_of_the_last_layer_are_from_before_the_final_norm():
   outputs, _ = reader.read_layers(frozen, state, tokens)
   read, _ = reader.read(frozen, state, tokens)
   model = network.Network(config).bind({"params": frozen.outside})
-  np.testing.assert_array_equal(model.finish(outputs[-1]), read)
+  np.testing.assert_array_equal(model.body.finish(outputs[-1]), read)
   assert np.abs(outputs[-1] - read).max() > 0.1

@@ -10,6 +10,7 @@ For example
     transformer-xl-conformance ema --extensions=my_memory.py
 """
 
+import contextlib
 import difflib
 import importlib.metadata
 import os
@@ -19,6 +20,7 @@ from absl import flags
 
 from transformer_xl import command_line
 from transformer_xl import errors
+from transformer_xl import signals
 from transformer_xl.config import extensions
 
 _EXTENSIONS = flags.DEFINE_string(
@@ -35,9 +37,10 @@ def main(words: list[str]) -> None:
     UserError: nothing is, or no name is given.
     WrongResultError: a check failed.
   """
-  _compile_fast()
-  from transformer_xl.config import registry
-  from transformer_xl.conformance import kit
+  with contextlib.closing(signals.end_at_signals()):  # Imports take long.
+    _compile_fast()
+    from transformer_xl.config import registry
+    from transformer_xl.conformance import kit
 
   extensions.load_installed()
   extensions.load(extensions.split(_EXTENSIONS.value))
