@@ -61,7 +61,6 @@ Kept = mixer_lib.Kept
 Streaming = mixer_lib.Streaming
 since_reset = visibility.since_reset
 # What mixers are made of.
-parameters = parameters
 Projections = parameters.Projections
 project_output = parameters.project_output
 dropout_of_states = dropout.of_states

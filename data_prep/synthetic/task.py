@@ -23,6 +23,7 @@ import numpy as np
 
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.config import extensions
 from transformer_xl.data import token_file
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import piece
@@ -138,7 +139,17 @@ def open_corpus(
     index = [*SHARES].index(split)
     length = round(SHARES[split] * numbers["num_tokens"])
     generator = np.random.default_rng([numbers["seed"], index])
-    return task.write(length, generator, **own)
+    try:
+      written = task.write(length, generator, **own)
+    except errors.UserError:
+      raise
+    except Exception as error:
+      raise errors.UserError(
+        f"the task {name!r} cannot write its text: {extensions.reason(error)}"
+      ) from error
+    for document in written:
+      _check_document(name, document, most=own.get("max_distance"))
+    return written
 
   def pieces(split: str) -> piece.Pieces:
     lines = [" ".join(each.words) for each in documents(split)]
@@ -168,6 +179,31 @@ def open_corpus(
     sentence_markers=int(task.has_documents),
     answers={split: functools.partial(answers, split) for split in SHARES},
   )
+
+
+def _check_document(name: str, document: Document, *, most: int | None) -> None:
+  """Raises a UserError for words or answers that no text can have.
+
+  `most` is the option `max_distance`, if the task has one.
+  """
+  for word in document.words:
+    if not isinstance(word, str) or not word or word.split() != [word]:
+      raise errors.UserError(
+        f"the task {name!r} writes {word!r}, which is no word: a word is a "
+        "text without white space."
+      )
+  for index, distance in document.answers:
+    if not 0 <= index < len(document.words):
+      raise errors.UserError(
+        f"the task {name!r} has an answer at index {index} of a document of "
+        f"{len(document.words)} words."
+      )
+    if distance < 1 or (most is not None and distance > most):
+      limit = "" if most is None else f" and at most max_distance={most}"
+      raise errors.UserError(
+        f"the task {name!r} has an answer at the distance {distance}, which "
+        f"must be at least 1{limit}."
+      )
 
 
 def _read(path: str) -> str:

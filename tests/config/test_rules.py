@@ -61,6 +61,11 @@ def test_every_rule_is_broken_by_some_value():
   assert len(RULES) > 80
 
 
+def test_the_name_of_a_mixer_may_have_digits():
+  rule = fields.RULES["MIXER or MIXER:LIMIT"]
+  assert all(map(rule, ("attention", "mamba2", "s4:128", "gla_16")))
+
+
 @pytest.mark.parametrize("text", fields.RULES)
 def test_a_rule_holds_for_no_value_that_breaks_it(text):
   assert not any(map(fields.RULES[text], WRONG[text]))

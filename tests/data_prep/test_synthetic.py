@@ -1,6 +1,7 @@
 """Synthetic tasks: every answer is right, at a distance that was asked for."""
 
 import hashlib
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tests.data_prep import solvers
 from transformer_xl import errors
 from transformer_xl.config import registry
 from transformer_xl.data import token_file
+from transformer_xl.data_prep.synthetic import task
 
 NUM_TOKENS = 20_000
 OPTIONS = {
@@ -233,3 +235,43 @@ def test_the_request_is_in_meta_json(folders):
 def test_a_mistake_is_one_line(tmp_path, name, options, text):
   with pytest.raises(errors.UserError, match=text):
     prepare(name, tmp_path, **options)
+
+
+def wrong_task(written):
+  """A task whose only document is what `written` returns."""
+
+  class Wrong(task.Task):
+    options: ClassVar = {"max_distance": task.Option(4, 1, 9, "distance")}
+    write = staticmethod(
+      lambda num_tokens, generator, *, max_distance: written()
+    )
+
+  return Wrong
+
+
+@pytest.mark.parametrize(
+  ("words", "answers", "said"),
+  [
+    (["a", 3], [], "writes 3, which is no word"),
+    (["a b"], [], "writes 'a b', which is no word"),
+    (["a", "b"], [(2, 1)], "an answer at index 2 of a document of 2 words"),
+    (["a", "b"], [(1, 0)], "at the distance 0, which must be at least 1"),
+    (
+      ["a", "b"],
+      [(1, 5)],
+      "at the distance 5, which must be at least 1 and",
+    ),
+  ],
+)
+def test_what_a_task_may_not_write_is_one_line(words, answers, said):
+  wrong = wrong_task(lambda: [task.Document(words, answers)])
+  corpus = task.open_corpus("wrong", wrong, path=None)
+  with pytest.raises(errors.UserError, match=said):
+    corpus.answers["train"]()
+
+
+def test_a_task_that_fails_is_one_line_with_the_place():
+  corpus = task.open_corpus("wrong", wrong_task(lambda: 1 // 0), path=None)
+  said = "'wrong' cannot write its text: .*line .*ZeroDivisionError"
+  with pytest.raises(errors.UserError, match=said):
+    corpus.answers["train"]()

@@ -233,7 +233,7 @@ def test_remat_recomputes():
 
 
 def test_states_of_the_last_layer_are_from_before_the_final_norm():
-  """As `hidden_states` returns them; the softmax reads the result of `finish`."""
+  """As `hidden_states` returns them; the softmax reads what is normalised."""
   config = tiny.model_config(final_norm=True)
   reader = reader_lib.Reader(
     config, mem_len=4, segment_len=3, clamp_len=0, same_length=False

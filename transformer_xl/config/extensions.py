@@ -16,6 +16,7 @@ import os
 import pathlib
 import sys
 import traceback
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from transformer_xl.config import registry
 from transformer_xl.config import schema
 
 ENTRY_POINTS = "transformer_xl.extensions"  # The group of installed packages.
+_PREFIX = "extension_"  # Of the names of modules that are loaded from a path.
 _REGISTRIES: Mapping[str, registry.Registry[Any]] = {
   parts.kind: parts
   for parts in (
@@ -87,7 +89,7 @@ def load_installed() -> None:
       logging.warning(
         "The extension %s of an installed package is left out: %s.",
         entry.value,
-        _reason(error),
+        reason(error),
       )
 
 
@@ -99,7 +101,7 @@ def _load_file(path: str) -> None:
       f"--extensions={path}: there is no such file; name the path of a .py "
       "file, or a module that Python can import."
     )
-  name = f"extension_{file.stem}"
+  name = f"{_PREFIX}{file.stem}"
   sha256 = _sha256(str(file))
   there = sys.modules.get(name)
   if there is not None and vars(there)["_sha256"] == sha256:
@@ -114,7 +116,7 @@ def _load_file(path: str) -> None:
     spec.loader.exec_module(module)
   except (Exception, SystemExit) as error:
     del sys.modules[name]
-    raise errors.UserError(f"--extensions={path}: {_reason(error)}") from error
+    raise errors.UserError(f"--extensions={path}: {reason(error)}") from error
 
 
 def _load_module(name: str) -> None:
@@ -123,12 +125,12 @@ def _load_module(name: str) -> None:
     importlib.import_module(name)
   except (Exception, SystemExit) as error:
     raise errors.UserError(
-      f"--extensions={name}: {_reason(error)}; name a module that Python can "
+      f"--extensions={name}: {reason(error)}; name a module that Python can "
       "import, or the path of a .py file."
     ) from error
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
   """What went wrong, after the place in the extension where it did."""
   if isinstance(error, errors.UserError):
     return str(error)
@@ -144,7 +146,20 @@ def _reason(error: BaseException) -> str:
     return f"{error.filename}, line {error.lineno}: {said}"
   if not theirs:
     return said
-  return f"{theirs[-1].filename}, line {theirs[-1].lineno}: {said}"
+  # Libraries that the extension called stand below its own last line.
+  files = {vars(module).get("__file__") for module in _loaded_files()}
+  inside = [frame for frame in theirs if frame.filename in files]
+  last = (inside or theirs)[-1]
+  return f"{last.filename}, line {last.lineno}: {said}"
+
+
+def _loaded_files() -> list[types.ModuleType]:
+  """The modules that were loaded from the paths of files."""
+  return [
+    module
+    for name, module in [*sys.modules.items()]
+    if name.startswith(_PREFIX) and "_sha256" in vars(module)
+  ]
 
 
 def needed(config: schema.ExperimentConfig) -> list[Extension]:

@@ -117,7 +117,7 @@ def _is_pattern_and_factor(text: str) -> bool:
 
 def _is_mixer_and_limit(entry: str) -> bool:
   """Whether an entry names a mixer, and maybe a number of positions."""
-  return re.fullmatch(r"[a-z_]+(:[1-9]\d{0,8})?", entry) is not None
+  return re.fullmatch(r"[a-z][a-z0-9_]*(:[1-9]\d{0,8})?", entry) is not None
 
 
 # Conditions on one value, by the text that completes "NAME must be ...".

@@ -15,12 +15,10 @@ from typing import Any
 # The modules below import one another through this one, so it imports none.
 _MODULES = {"Facts": "implementation", "Row": "kit", "run": "kit"}
 
-__all__ = ["Facts", "Row", "run"]
-
 
 def __dir__() -> list[str]:
   """The names, those that are looked up among them."""
-  return sorted({*globals(), *__all__})
+  return sorted({*globals(), *_MODULES})
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from transformer_xl import errors
+from transformer_xl.config import extensions
 from transformer_xl.config import registry
 from transformer_xl.conformance import registered
 from transformer_xl.conformance.checks import check as check_lib
@@ -137,8 +138,8 @@ def row(check: check_lib.Check, subject: Subject) -> Row:
   except errors.UserError:
     raise
   except Exception as error:  # A step that does not run has failed the check.
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    return Row(check.name, FAILED, f"it raises {said[:300]}")
+    said = extensions.reason(error)
+    return Row(check.name, FAILED, f"it fails: {said[:300]}")
 
 
 def of_findings(name: str, findings: list[Finding]) -> Row:

@@ -46,7 +46,7 @@ class Frozen(NamedTuple):
   layers: tuple[shapes.PyTree, ...]
 
 
-class State(NamedTuple):
+class ReaderState(NamedTuple):
   """Everything that a step needs to know of the tokens before it.
 
   Attributes:
@@ -66,7 +66,7 @@ class State(NamedTuple):
     """The number of lanes, B."""
     return self.length.shape[0]
 
-  def repeat_lane(self, count: int) -> "State":
+  def repeat_lane(self, count: int) -> "ReaderState":
     """The state of a single lane, in `count` lanes."""
 
     def repeated(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
@@ -80,7 +80,7 @@ class State(NamedTuple):
     layers = tuple(map(repeated, self.layers))
     return self._replace(layers=layers, length=jnp.repeat(self.length, count))
 
-  def partition_specs(self) -> "State":
+  def partition_specs(self) -> "ReaderState":
     """The state's PartitionSpecs: by lanes, and for rings by heads as well."""
 
     def specs(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
@@ -93,7 +93,7 @@ class State(NamedTuple):
     layers = tuple(map(specs, self.layers))
     by_lanes: shapes.PyTree = P(mesh_lib.LANES)
     whole: shapes.PyTree = P()
-    return State(layers, length=by_lanes, position=whole, num_read=whole)
+    return ReaderState(layers, length=by_lanes, position=whole, num_read=whole)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +152,7 @@ class LayersReader:
       )
     return Frozen(outside, tuple(layers))
 
-  def start(self, frozen: Frozen, *, batch_size: int) -> State:
+  def start(self, frozen: Frozen, *, batch_size: int) -> ReaderState:
     """The state before the first token."""
     states = []
     for index, layer in enumerate(table.all_layers(self.config)):
@@ -170,7 +170,7 @@ class LayersReader:
         state = self._empty_state(layer, batch_size=batch_size)
       states.append(state)
     # Own arrays, since a donated buffer can be given away only once.
-    return State(
+    return ReaderState(
       tuple(states),
       length=jnp.zeros((batch_size,), jnp.int32),
       position=jnp.zeros((), jnp.int32),
@@ -178,8 +178,8 @@ class LayersReader:
     )
 
   def for_tokens(
-    self, frozen: Frozen, state: State
-  ) -> tuple["LayersReader", Frozen, State]:
+    self, frozen: Frozen, state: ReaderState
+  ) -> tuple["LayersReader", Frozen, ReaderState]:
     """Continues with single tokens: a reader, its parameters and its state."""
     layers = []
     states = []
@@ -200,11 +200,11 @@ class LayersReader:
   def read(
     self,
     frozen: Frozen,
-    state: State,
+    state: ReaderState,
     vectors: shapes.Hidden,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[shapes.Hidden, State]:
+  ) -> tuple[shapes.Hidden, ReaderState]:
     """The result of all layers, and the next state; see `read_layers`."""
     outputs, state = self.read_layers(frozen, state, vectors, resets, count)
     return self._bound(frozen.outside).finish(outputs[-1]), state
@@ -212,11 +212,11 @@ class LayersReader:
   def read_layers(
     self,
     frozen: Frozen,
-    state: State,
+    state: ReaderState,
     vectors: shapes.Hidden,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[tuple[shapes.Hidden, ...], State]:
+  ) -> tuple[tuple[shapes.Hidden, ...], ReaderState]:
     """The states of all layers, N + 1 with the input, and the next state.
 
     Args:
@@ -277,7 +277,7 @@ class LayersReader:
       states.append(kept.state)
 
     num_tokens = vectors.shape[1] if count is None else count
-    next_state = State(
+    next_state = ReaderState(
       tuple(states),
       length=visibility.next_length(
         shared.length, shared.since_reset, num_tokens

@@ -29,7 +29,7 @@ from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
 
 Frozen = layers_reader.Frozen
-State = layers_reader.State
+State = layers_reader.ReaderState
 
 
 class TokenReader(Protocol):
@@ -209,8 +209,8 @@ class Reader(_Predictions):
     )
 
   def for_tokens(
-    self, frozen: Frozen, state: State
-  ) -> tuple["Reader", Frozen, State]:
+    self, frozen: Frozen, state: layers_reader.ReaderState
+  ) -> tuple["Reader", Frozen, layers_reader.ReaderState]:
     """Continues with single tokens: a reader, its parameters and its state."""
     layers, frozen, state = self.layers.for_tokens(frozen, state)
     reader = dataclasses.replace(self, step_len=layers.step_len)
@@ -225,18 +225,20 @@ class Reader(_Predictions):
     splits = network.splits(self.config)
     return self.layers.shardings(mesh, frozen, splits)
 
-  def start(self, frozen: Frozen, *, batch_size: int) -> State:
+  def start(
+    self, frozen: Frozen, *, batch_size: int
+  ) -> layers_reader.ReaderState:
     """The state before the first token."""
     return self.layers.start(frozen, batch_size=batch_size)
 
   def read(
     self,
     frozen: Frozen,
-    state: State,
+    state: layers_reader.ReaderState,
     tokens: shapes.Tokens,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[shapes.Hidden, State]:
+  ) -> tuple[shapes.Hidden, layers_reader.ReaderState]:
     """What the softmax reads, and the next state; see `read_layers`."""
     vectors = self._bound(frozen).embed(tokens)
     return self.layers.read(frozen, state, vectors, resets, count)
@@ -244,11 +246,11 @@ class Reader(_Predictions):
   def read_layers(
     self,
     frozen: Frozen,
-    state: State,
+    state: layers_reader.ReaderState,
     tokens: shapes.Tokens,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[tuple[shapes.Hidden, ...], State]:
+  ) -> tuple[tuple[shapes.Hidden, ...], layers_reader.ReaderState]:
     """The states of all layers, N + 1 with the embeddings, and the next state.
 
     `tokens` are ids; all else is as in `LayersReader.read_layers`.
