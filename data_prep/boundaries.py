@@ -15,8 +15,8 @@ from transformer_xl.data_prep import piece as piece_lib
 class Boundaries(NamedTuple):
   """Patterns of lines, at least one of which is given."""
 
-  start: re.Pattern[str] | None  # Of the first line of a document.
-  end: re.Pattern[str] | None  # Of the last line of a document.
+  start: re.Pattern[str] | None  # The first line of a document matches it.
+  end: re.Pattern[str] | None  # The last line of a document matches it.
 
   def options(self) -> dict[str, str]:
     """Returns the flags that were given, by name."""

@@ -12,7 +12,7 @@ from transformer_xl.data_prep import tfds_corpus
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
 from transformer_xl.data_prep.synthetic import task as task_lib
 
-# Of a user's own text.
+# Options that a user's own text has, by the dataset that reads it.
 _SHARED = (
   *("field", "document_start", "document_end"),
   *("valid_fraction", "test_fraction"),

@@ -225,11 +225,13 @@ def _fields_of_other_layers(config: schema.ExperimentConfig) -> dict[str, str]:
   if not encodings[config.model.encoding].has_table:
     tables = [name for name, kind in encodings.items() if kind.has_table]
     idle["model.num_positions"] = f"model.encoding={_any_of(tables)}"
+  own_of_mixers = registry.mixers.groups()
+  own_of_encodings = encodings.groups()
   for name in schema.all_fields():
     owner = name.removeprefix("model.").partition(".")[0]
-    if owner in registry.mixers.groups() and owner not in config.model.mixers:
+    if owner in own_of_mixers and owner not in config.model.mixers:
       idle[name] = f"{owner} in model.layers"
-    if owner in encodings.groups() and owner != config.model.encoding:
+    if owner in own_of_encodings and owner != config.model.encoding:
       idle[name] = f"model.encoding={owner}"
   return {name: need for name, need in idle.items() if _is_set(config, name)}
 
