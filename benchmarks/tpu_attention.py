@@ -28,8 +28,8 @@ import numpy as np
 from absl import app
 from absl import flags
 
-from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
@@ -189,8 +189,10 @@ def _ring_arguments(shape, mesh):
     "position_key": ring.RingPositionKeys(once, twice)
     if "position_key" in terms
     else None,
-    "biases": (bias, bias) if "content_bias" in terms else None,
-    "slopes": slopes if "slopes" in terms else None,
+    "distance": scores.DistanceTerms(
+      biases=(bias, bias) if "content_bias" in terms else None,
+      slopes=slopes if "slopes" in terms else None,
+    ),
     "reach": array(shape.lanes, segment_len, dtype="int32"),
     "slot": array(dtype="int32"),
   }
@@ -207,11 +209,17 @@ def _attend(shape, implementation, reach, seeds, slopes, arrays):
     return array.reshape(*array.shape[:-1], shape.heads, shape.head_dim)
 
   by_head = {name: with_heads(name, array) for name, array in arrays.items()}
-  inputs = attention.Inputs(reach=reach, slopes=slopes, **by_head)
+  biases = None
+  if "content_bias" in by_head:
+    biases = (by_head["content_bias"], by_head["position_bias"])
+  terms = scores.DistanceTerms(by_head.get("position_key"), biases, slopes)
+  factors = scores.ScoreFactors(by_head["query"], by_head["key"], reach, terms)
   dropout = None
   if _DROPOUT.value:
     dropout = dropout_lib.AttentionDropout(_DROPOUT.value, seeds)
-  values = dispatch.relative_attention(inputs, dropout, implementation)
+  values = dispatch.relative_attention(
+    factors, by_head["value"], dropout=dropout, implementation=implementation
+  )
   return values.reshape(arrays["query"].shape)
 
 

@@ -33,6 +33,7 @@ from transformer_xl.model import dropout
 from transformer_xl.model import layers
 from transformer_xl.model import layers_reader
 from transformer_xl.model import parameters
+from transformer_xl.model import scores
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import encoding as encoding_lib
 from transformer_xl.model.kernels import dense
@@ -73,8 +74,8 @@ LayersReader = layers_reader.LayersReader
 # Encodings.
 encoding = registry.encodings.register
 Encoding = encoding_lib.Encoding
-DistanceTerms = encoding_lib.DistanceTerms
-ScoreFactors = encoding_lib.ScoreFactors
+DistanceTerms = scores.DistanceTerms
+ScoreFactors = scores.ScoreFactors
 # Training.
 optimizer = registry.optimizers.register
 Optimizer = optimizer_lib.Optimizer

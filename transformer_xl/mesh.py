@@ -158,6 +158,11 @@ def lanes(mesh: jax.sharding.Mesh) -> NamedSharding:
   return NamedSharding(mesh, P(LANES))
 
 
+def spec(*axes: str | tuple[str, ...] | None) -> shapes.PyTree:
+  """A PartitionSpec, typed as what it stands for: an array of a tree."""
+  return P(*axes)
+
+
 def parameters(
   mesh: AnyMesh, tree: shapes.PyTree, splits: Splits
 ) -> shapes.PyTree:

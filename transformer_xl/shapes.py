@@ -39,6 +39,7 @@ PositionKeys = jt.Float[Array, "K H Dh"]
 Biases = jt.Float[Array, "H Dh"]
 BiasPair = tuple[Biases, Biases]  # u and v of the paper.
 Slopes = jt.Float[Array, "H"]  # Less score for a token of distance.
+DistanceScores = jt.Float[Array, "H K"]
 SegmentPositions = jt.Float[Array, "T D"]
 Ring = jt.Float[Array, "BH Dh R"]  # Lanes and heads are one axis, B * H.
 RingQueries = jt.Float[Array, "B H T Dh"]

@@ -16,6 +16,7 @@ from transformer_xl.config import fields
 from transformer_xl.config import registry
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
+from transformer_xl.model import scores
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.mixers import mixer
@@ -142,7 +143,7 @@ class Parity(encoding.Encoding):
     shape = (2, config.num_heads * config.head_dim)
     rows = self.table(module, shape)[self.parity(context_len)]
     keys = rows.reshape(context_len, config.num_heads, config.head_dim)
-    return encoding.DistanceTerms(keys)
+    return scores.DistanceTerms(keys)
 
   def table(self, module, shape):
     return parameters.kernel(module, "distances", shape)
@@ -152,30 +153,19 @@ class Parity(encoding.Encoding):
     return jnp.arange(context_len - 1, -1, -1) % 2
 
 
-class ParityLeaksOverResets(Parity):
-  """Every token sees those two before it in its segment."""
+class Buckets(encoding.Encoding):
+  """A learned number for each head and each power of two of distances.
 
-  def attend(self, factors, value, *, reach, dropout, implementation):
-    near = jnp.minimum(jnp.arange(reach.shape[1], dtype=jnp.int32), 2)
-    return super().attend(
-      factors,
-      value,
-      reach=jnp.maximum(reach, near[None]),
-      dropout=dropout,
-      implementation=implementation,
-    )
+  Of the kind of T5's relative biases (Raffel et al. 2020), unlike any encoding
+  of the package: numbers that are added to scores.
+  """
 
-
-class ParitySeesTheNextToken(Parity):
-  def attend(self, factors, value, *, reach, dropout, implementation):
-    after = jnp.pad(value[:, 1:], ((0, 0), (0, 1), (0, 0), (0, 0)))
-    return super().attend(
-      factors,
-      value + 0.1 * after,
-      reach=reach,
-      dropout=dropout,
-      implementation=implementation,
-    )
+  def distance_terms(self, module, project, positions, context_len, biases):
+    distance = jnp.arange(context_len - 1, -1, -1)
+    bucket = jnp.floor(jnp.log2(distance + 1)).astype(jnp.int32)
+    init = nn.initializers.normal(1.0)
+    table = module.param("buckets", init, (module.config.num_heads, 32))
+    return scores.DistanceTerms(added=table[:, bucket])
 
 
 class ParityOfTheContext(Parity):
@@ -183,6 +173,17 @@ class ParityOfTheContext(Parity):
 
   def parity(self, context_len):
     return jnp.arange(context_len) % 2
+
+
+class ParityOfThePart(Parity):
+  """Adds positions in what is read at a time, for those in the segment."""
+
+  counts_from_segment = True
+
+  def layer_positions(self, module, name, first_position, segment_len):
+    shape = (2, module.config.model_dim)
+    table = parameters.kernel(module, name, shape)
+    return table[jnp.arange(segment_len) % 2]
 
 
 class ParityInHalf(Parity):
@@ -201,8 +202,8 @@ MIXERS = {
 }
 ENCODINGS = {
   "parity": Parity,
-  "parity_leaks": ParityLeaksOverResets,
-  "parity_sees": ParitySeesTheNextToken,
+  "parity_restarts": ParityOfThePart,
+  "buckets": Buckets,
   "parity_counts": ParityOfTheContext,
   "parity_half": ParityInHalf,
 }

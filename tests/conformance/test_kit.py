@@ -181,9 +181,8 @@ CAUGHT = {
   "ema_sees": (LATER, PADDING, NO_MEMORY_PARTS, EQUATIONS, *DEPENDS_ON_CUTS),
   "ema_pads": (PADDING,),
   "ema_half": (FLOAT32,),
-  "parity_leaks": (INSIDE, FORGOTTEN),
-  "parity_sees": (LATER, OTHERS, *DEPENDS_ON_CUTS),
   "parity_counts": (ONE_PASS, SAME_LENGTH, GRADIENT, OTHERS),
+  "parity_restarts": (PARTS,),
   "parity_half": (FLOAT32,),
 }
 
@@ -198,7 +197,7 @@ def test_a_seeded_mistake_is_found_by_its_check(name):
 
 @pytest.mark.slow
 @pytest.mark.rest
-@pytest.mark.parametrize("name", ["ema", "parity", *CAUGHT])
+@pytest.mark.parametrize("name", ["ema", "parity", "buckets", *CAUGHT])
 def test_no_other_row_fails(name):
   rows = conformance.run(name)
   assert set(failing(rows)) == set(names(*CAUGHT.get(name, ())))

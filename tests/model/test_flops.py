@@ -111,7 +111,7 @@ def visible_pairs(config, reading):
         jax.random.key(0), hidden, full, shared, mixer_lib.identity
       )
     if kept.inspected is not None:
-      num_keys = kept.inspected.factors.key.shape[1]
+      num_keys = kept.inspected.key.shape[1]
       near = attention_lib.visible_keys(kept.inspected.reach, num_keys)
       masks["near"] = near.sum(axis=2)
     numbers = [leaf for leaf in jax.tree.leaves(kept.state) if not leaf.ndim]

@@ -14,8 +14,8 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.check import attention_reference
 from transformer_xl.check import finding
 from transformer_xl.check import on_mesh
-from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import ring
 
@@ -139,8 +139,17 @@ def check_attention(
     dropout = dropout_lib.AttentionDropout(rate, seeds) if rate else None
 
     def attend(inputs: dict[str, jax.Array]) -> jax.Array:
+      biases = None
+      if "content_bias" in inputs:
+        biases = (inputs["content_bias"], inputs["position_bias"])
+      distance = scores.DistanceTerms(
+        inputs.get("position_key"), biases, fixed.get("slopes")
+      )
+      factors = scores.ScoreFactors(
+        inputs["query"], inputs["key"], fixed["reach"], distance
+      )
       return dispatch.relative_attention(
-        attention.Inputs(**inputs, **fixed), dropout, form
+        factors, inputs["value"], dropout=dropout, implementation=form
       )
 
     values, pull = jax.vjp(attend, inputs)
@@ -219,8 +228,7 @@ def check_ring(
       reach=rows["reach"],
       slot=jnp.int32(slot),
       position_key=keys,
-      biases=biases,
-      slopes=terms.get("slopes"),
+      distance=scores.DistanceTerms(biases=biases, slopes=terms.get("slopes")),
     )
     values = dispatch.ring_attention(inputs, form)
     return {"values": jnp.swapaxes(values, 1, 2)}

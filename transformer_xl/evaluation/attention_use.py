@@ -26,7 +26,7 @@ from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import attention
 from transformer_xl.model import network
-from transformer_xl.model.encodings import encoding
+from transformer_xl.model import scores as scores_lib
 from transformer_xl.model.mixers import table
 
 
@@ -105,7 +105,7 @@ def read_segment(
   for place in inspected:
     if place is None:
       continue
-    terms = jax.lax.map(_layer_terms, place.factors)
+    terms = jax.lax.map(_layer_terms, place)
     total = terms.content + terms.distance
     total += terms.content_bias + terms.distance_bias
     weights = jax.vmap(_weights)(total, place.reach)
@@ -124,13 +124,13 @@ def read_segment(
   return Reading(after, nll, terms, weights)
 
 
-def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
+def _layer_terms(factors: scores_lib.ScoreFactors) -> Terms:
   """The terms of one layer, [B, H, T, K]."""
-  query, key, distance = jax.tree.map(jnp.float32, factors)
+  query, key, _, distance = jax.tree.map(jnp.float32, factors)
   content = jnp.einsum("bthd,bkhd->bhtk", query, key)
   terms = Terms(content, *[jnp.zeros_like(content)] * 3)
-  keys, biases, slopes = distance or encoding.DistanceTerms()
-  assert keys is None or isinstance(keys, jax.Array)  # Not those of a ring.
+  keys = distance.keys
+  biases = distance.biases
   if keys is not None:
     keys = jnp.pad(keys, ((1, 0), (0, 0), (0, 0)))  # See `rel_shift`.
     scores = jnp.einsum("bthd,khd->bhtk", query, keys)
@@ -146,13 +146,10 @@ def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
     )
   scale = query.shape[-1] ** -0.5
   terms = jax.tree.map(lambda term: term * scale, terms)
-  if slopes is None:
+  added = attention.added_scores(distance, *content.shape[2:])
+  if added is None:
     return terms
-  distance = attention.distances(*content.shape[2:])
-  penalties = attention.linear_penalties(slopes, distance)[None]
-  return terms._replace(
-    distance_bias=jnp.broadcast_to(-penalties, content.shape)
-  )
+  return terms._replace(distance_bias=terms.distance_bias + added)
 
 
 def _weights(

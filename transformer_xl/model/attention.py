@@ -1,14 +1,13 @@
 """Relative attention (Dai et al. 2019, section 3.3), in XLA.
 
-All terms of a score but that of query and key may be absent, so this is the
-attention of every encoding. It runs on every device; `kernels.dispatch` says
-when a TPU takes a fused kernel instead.
+`scores` lists the terms of a score, so this is the attention of every encoding.
+It runs on every device; `kernels.dispatch` says when a TPU takes a fused kernel
+instead.
 
 Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
 """
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ import jaxtyping as jt
 from transformer_xl import hardware
 from transformer_xl import shapes
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import scores as scores_lib
 from transformer_xl.model.kernels import dense
 
 # Queries that attend at a time; the fastest size on CPU and TPU. A GPU takes
@@ -25,62 +25,49 @@ BLOCK = 128
 _GPU_BLOCK = 1024
 
 
-class Inputs(NamedTuple):
-  """The arguments of attention.
-
-  Attributes:
-    query: of the segment.
-    key: of memory and segment, oldest first.
-    value: of memory and segment, oldest first.
-    reach: the largest distance that each query may see.
-    position_key: projected encodings of the distances K-1 down to 0; without
-      them scores have no position term.
-    content_bias: u, which is added to the queries of the content term.
-    position_bias: v, which is added to the queries of the position term.
-    slopes: how much a scaled score falls with each token of distance. They are
-      constants, without a gradient.
-  """
-
-  query: shapes.Queries
-  key: shapes.Keys
-  value: shapes.Keys
-  reach: shapes.Reach
-  position_key: shapes.PositionKeys | None = None
-  content_bias: shapes.Biases | None = None
-  position_bias: shapes.Biases | None = None
-  slopes: shapes.Slopes | None = None
-
-
 def relative_attention(
-  inputs: Inputs, dropout: dropout_lib.AttentionDropout | None
+  factors: scores_lib.ScoreFactors,
+  value: shapes.Keys,
+  dropout: dropout_lib.AttentionDropout | None,
 ) -> shapes.Queries:
   """Attention of a segment to memory and to itself.
 
   Queries attend in blocks, each to the keys that are not after its last query,
   so that most of the scores that causality hides are never computed.
+
+  Args:
+    factors: what the scores are computed from.
+    value: of memory and segment, oldest first.
+    dropout: of the attention weights, if there is any.
   """
-  segment_len = inputs.query.shape[1]
-  context_len = inputs.key.shape[1]
+  segment_len = factors.query.shape[1]
+  context_len = factors.key.shape[1]
+  terms = factors.distance
   size = _GPU_BLOCK if hardware.is_gpu() else BLOCK
   blocks = []
   for start in range(0, segment_len, size):
     end = min(start + size, segment_len)
     unseen = segment_len - end  # Keys after the last query of the block.
     seen = context_len - unseen
-    block = inputs._replace(
-      query=inputs.query[:, start:end],
-      key=inputs.key[:, :seen],
-      value=inputs.value[:, :seen],
-      reach=inputs.reach[:, start:end],
+    # The smallest distances are last.
+    near = terms
+    if terms.keys is not None:
+      near = near._replace(keys=terms.keys[unseen:])
+    if terms.added is not None:
+      near = near._replace(added=terms.added[:, unseen:])
+    block = scores_lib.ScoreFactors(
+      query=factors.query[:, start:end],
+      key=factors.key[:, :seen],
+      reach=factors.reach[:, start:end],
+      distance=near,
     )
-    if inputs.position_key is not None:  # The smallest distances are last.
-      block = block._replace(position_key=inputs.position_key[unseen:])
-    blocks.append(_attend(block, dropout, first_query=start))
+    blocks.append(_attend(block, value[:, :seen], dropout, first_query=start))
   return jnp.concatenate(blocks, axis=1)
 
 
 def _attend(
-  block: Inputs,
+  block: scores_lib.ScoreFactors,
+  value: shapes.Keys,
   dropout: dropout_lib.AttentionDropout | None,
   *,
   first_query: int,
@@ -91,27 +78,29 @@ def _attend(
   product for each head, and CPUs multiply these arrays faster.
   """
   query = block.query
+  terms = block.distance
+  u, v = terms.biases or (None, None)
   lanes, num_queries, heads, width = query.shape
 
   with jax.named_scope("content_scores"):
-    content_query = _scaled(query, block.content_bias)
+    content_query = _scaled(query, u)
     content_key = block.key.transpose(2, 0, 3, 1)  # [H, B, Dh, K]
     scores = dense.product(content_query, content_key)  # [H, B, T, K]
 
-  if block.position_key is not None:
+  if terms.keys is not None:
     with jax.named_scope("position_scores"):
-      position_query = _scaled(query, block.position_bias)
+      position_query = _scaled(query, v)
       position_query = position_query.reshape(heads, lanes * num_queries, width)
       # A key of zeros in front gives the empty column for the relative shift.
-      position_key = block.position_key.transpose(1, 2, 0)  # [H, Dh, K]
+      position_key = terms.keys.transpose(1, 2, 0)  # [H, Dh, K]
       position_key = jnp.pad(position_key, ((0, 0), (0, 0), (1, 0)))
       by_distance = dense.product(position_query, position_key)
       by_distance = by_distance.reshape(heads, lanes, num_queries, -1)
       scores += rel_shift(by_distance)
 
-  if block.slopes is not None:
-    distance = distances(*scores.shape[2:])
-    scores -= linear_penalties(block.slopes, distance)[:, None]
+  added = added_scores(terms, num_queries, scores.shape[-1])
+  if added is not None:
+    scores += added[:, None]
 
   weights = visible_softmax(scores, block.reach, query.dtype)
 
@@ -124,8 +113,8 @@ def _attend(
     # them.
     weighted = jax.checkpoint(weighted, prevent_cse=False)
   with jax.named_scope("attention_values"):
-    value = block.value.transpose(2, 0, 1, 3)  # [H, B, K, Dh]
-    values = weighted(weights, value)  # [H, B, T, Dh]
+    by_head = value.transpose(2, 0, 1, 3)  # [H, B, K, Dh]
+    values = weighted(weights, by_head)  # [H, B, T, Dh]
   return values.astype(query.dtype).transpose(1, 2, 0, 3)
 
 
@@ -177,6 +166,27 @@ def _rel_shift_backward(_: None, gradient: jax.Array) -> tuple[jax.Array]:
 rel_shift.defvjp(_rel_shift_forward, _rel_shift_backward)
 
 
+def added_scores(
+  terms: scores_lib.DistanceTerms,
+  segment_len: int,
+  context_len: int,
+) -> jt.Float[shapes.Array, "H T K"] | None:
+  """What is added to scaled scores, whatever query and key are.
+
+  Entries for keys after the query may hold anything.
+  """
+  added = None
+  if terms.slopes is not None:
+    distance = distances(segment_len, context_len)
+    added = -linear_penalties(terms.slopes, distance)
+  if terms.added is not None:
+    columns = jnp.pad(terms.added, ((0, 0), (1, 0)))  # See `rel_shift`.
+    shape = (columns.shape[0], segment_len, columns.shape[1])
+    shifted = rel_shift(jnp.broadcast_to(columns[:, None], shape))
+    added = shifted if added is None else added + shifted
+  return added
+
+
 def distances(
   segment_len: int, context_len: int
 ) -> jt.Int[shapes.Array, "T K"]:
@@ -189,7 +199,7 @@ def distances(
 def linear_penalties(
   slopes: shapes.Slopes, distance: jt.Int[shapes.Array, "T K"]
 ) -> jt.Float[shapes.Array, "H T K"]:
-  """Slope times distance, to subtract from scaled scores (ALiBi)."""
+  """Slope times distance, to subtract from scaled scores."""
   return slopes[:, None, None] * distance[None].astype(jnp.float32)
 
 

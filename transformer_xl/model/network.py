@@ -31,6 +31,7 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import feed_forward
 from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import parameters
+from transformer_xl.model import scores
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
 
@@ -180,7 +181,7 @@ class Network(nn.Module):
     inputs: shapes.Tokens,
     state: State,
     resets: shapes.Resets | None = None,
-  ) -> tuple[shapes.Hidden, State, tuple[mixer_lib.Inspected | None, ...]]:
+  ) -> tuple[shapes.Hidden, State, tuple[scores.ScoreFactors | None, ...]]:
     """Reads a segment, and returns what attention is computed from as well.
 
     The last result has an entry for each place of the pattern, with the turns

@@ -19,15 +19,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax import P
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import norm as norm_lib
 from transformer_xl.model import parameters
+from transformer_xl.model import scores
 from transformer_xl.model import visibility
-from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.kernels import dispatch
@@ -50,8 +49,8 @@ class Ring(NamedTuple):
 
   def partition_specs(self) -> "Ring":
     """The ring's PartitionSpecs, which split it by lanes and heads."""
-    rows: shapes.PyTree = P((*mesh_lib.LANES, "tensor"))
-    whole: shapes.PyTree = P()
+    rows = mesh_lib.spec((*mesh_lib.LANES, "tensor"))
+    whole = mesh_lib.spec()
     return Ring(Cache(rows, rows), whole)
 
   def repeat_lane(self, count: int) -> "Ring":
@@ -63,8 +62,9 @@ class Ring(NamedTuple):
 class Prepared(NamedTuple):
   """Arrays that are computed from a layer's parameters alone."""
 
-  # Terms of the distances R-1 to 0; keys are `RingPositionKeys`.
-  distance: encoding.DistanceTerms | None
+  # Of the distances R-1 to 0: keys, if there are any, and all other terms.
+  position_key: ring_kernels.RingPositionKeys | None
+  distance: scores.DistanceTerms
   # Key and value [H, Dh, 1] of a hidden state of zeros.
   empty: Cache
 
@@ -158,17 +158,14 @@ class RingAttention(mixer.Mixer):
       same_length=self.settings.same_length,
       window=config.same_length_window,
     )
-    distance = prepared.distance or encoding.DistanceTerms()
-    assert not isinstance(distance.keys, jax.Array)  # `freeze` arranged them.
     inputs = ring_kernels.Inputs(
       query=query,
       key=cache.keys,
       value=cache.values,
       reach=reach,
       slot=state.slot,
-      position_key=distance.keys,
-      biases=distance.biases_in(query.dtype),
-      slopes=distance.slopes,
+      position_key=prepared.position_key,
+      distance=prepared.distance,
     )
     values = dispatch.ring_attention(inputs, config.attention)
     output = parameters.project_output(
@@ -255,10 +252,13 @@ class Streaming:
     count = num_slots(mem_len, 1)
     cache = _newest(state, count=count)
     prepared = parameters["prepared"]
+    position_key = prepared.position_key
+    if position_key is not None:
+      position_key = ring_kernels.around(position_key.once[..., -count:])
     terms = prepared.distance
-    if terms is not None and terms.keys is not None:
-      nearest = ring_kernels.around(terms.keys.once[..., -count:])
-      prepared = prepared._replace(distance=terms._replace(keys=nearest))
+    if terms.added is not None:
+      terms = terms._replace(added=terms.added[:, -count:])
+    prepared = prepared._replace(position_key=position_key, distance=terms)
     start = Ring(cache, jnp.zeros((), jnp.int32))
     return {**parameters, "prepared": prepared}, start
 
@@ -294,10 +294,10 @@ class _Preparation(nn.Module):
     terms = order.distance_terms(
       self, project, distances, self.num_slots, biases
     )
-    if terms is not None and terms.keys is not None:
-      assert not isinstance(terms.keys, ring_kernels.RingPositionKeys)
-      terms = terms._replace(keys=ring_kernels.position_keys(terms.keys))
-    return Prepared(terms, empty)
+    position_key = None
+    if terms.keys is not None:
+      position_key = ring_kernels.position_keys(terms.keys)
+    return Prepared(position_key, terms._replace(keys=None), empty)
 
 
 def _placed(

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
 
 FORMS = ("xla", "pallas")
@@ -20,6 +20,7 @@ TERMS = {
   "shaw": ("position_key",),
   "alibi": ("slopes",),
   "none": (),
+  "added": ("added",),  # What no encoding of the package has.
 }
 CONSTANTS = ("reach", "slopes")
 
@@ -56,6 +57,8 @@ def arguments(
     "position_bias": normal(heads, width),
     "slopes": jnp.asarray(generator.uniform(0.01, 0.5, heads), jnp.float32),
   }
+  if encoding == "added":
+    terms["added"] = normal(heads, keys)
   return arrays | {name: terms[name] for name in TERMS[encoding]}
 
 
@@ -74,8 +77,31 @@ def attend(
   **arrays: jax.Array,
 ) -> jax.Array:
   """Attention, computed in one of the forms."""
-  inputs = attention.Inputs(**arrays)
-  return dispatch.relative_attention(inputs, dropout, form)
+  factors, value = arguments_of_attention(**arrays)
+  return dispatch.relative_attention(
+    factors, value, dropout=dropout, implementation=form
+  )
+
+
+def arguments_of_attention(
+  *,
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  reach: jax.Array,
+  position_key: jax.Array | None = None,
+  content_bias: jax.Array | None = None,
+  position_bias: jax.Array | None = None,
+  slopes: jax.Array | None = None,
+  added: jax.Array | None = None,
+) -> tuple[scores.ScoreFactors, jax.Array]:
+  """The arrays as the model passes them."""
+  biases = None
+  if content_bias is not None:
+    assert position_bias is not None
+    biases = (content_bias, position_bias)
+  terms = scores.DistanceTerms(position_key, biases, slopes, added)
+  return scores.ScoreFactors(query, key, reach, terms), value
 
 
 def values(form, arrays, dropout=None):
@@ -95,6 +121,7 @@ def define(
   content_bias: jax.Array | None = None,
   position_bias: jax.Array | None = None,
   slopes: jax.Array | None = None,
+  added: jax.Array | None = None,
 ) -> jax.Array:
   """Attention by its definition, with a key for each pair of query and key.
 
@@ -107,16 +134,18 @@ def define(
     query if bias is None else query + bias[None, None]
     for bias in (content_bias, position_bias)
   )
-  scores = jnp.einsum("bthd,bkhd->bhtk", content, key)
+  found = jnp.einsum("bthd,bkhd->bhtk", content, key)
   if position_key is not None:  # The last row is of distance 0.
     by_pair = position_key[context_len - 1 - np.maximum(distance, 0)]
-    scores += jnp.einsum("bthd,tkhd->bhtk", position, by_pair)
-  scores /= np.sqrt(query.shape[-1])
+    found += jnp.einsum("bthd,tkhd->bhtk", position, by_pair)
+  found /= np.sqrt(query.shape[-1])
   if slopes is not None:
-    scores -= slopes[None, :, None, None] * distance[None, None]
+    found -= slopes[None, :, None, None] * distance[None, None]
+  if added is not None:
+    found += added[None][..., context_len - 1 - np.maximum(distance, 0)]
   visible = (distance[None] >= 0) & (distance[None] <= reach[:, :, None])
-  scores = jnp.where(visible[:, None], scores, -jnp.inf)
-  weights = jax.nn.softmax(scores, axis=-1)
+  found = jnp.where(visible[:, None], found, -jnp.inf)
+  weights = jax.nn.softmax(found, axis=-1)
   if kept is not None:
     weights = jnp.where(kept, weights / (1 - rate), 0)
   return jnp.einsum("bhtk,bkhd->bthd", weights, value)

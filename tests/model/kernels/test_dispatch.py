@@ -13,7 +13,7 @@ from tests.conformance import test_oracle
 from tests.model.kernels import cases
 from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.model import attention
+from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
 
 
@@ -28,12 +28,12 @@ def _shapes(lanes, queries, remembered, heads, width, *, has_positions=True):
     return jnp.broadcast_to(jnp.bfloat16(0), shape)
 
   key = zeros(lanes, keys, heads, width)
-  return attention.Inputs(
+  position_key = zeros(keys, heads, width) if has_positions else None
+  return scores.ScoreFactors(
     query=zeros(lanes, queries, heads, width),
     key=key,
-    value=key,
     reach=jnp.zeros((lanes, queries), jnp.int32),
-    position_key=zeros(keys, heads, width) if has_positions else None,
+    distance=scores.DistanceTerms(position_key),
   )
 
 

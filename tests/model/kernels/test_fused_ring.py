@@ -12,6 +12,7 @@ from tests import comparison
 from tests import tiny
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import ring as ring_lib
+from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import fused_ring
 from transformer_xl.model.kernels import ring
@@ -35,12 +36,14 @@ def arguments(segment_len, slots, *, encoding, slot):
     slot=jnp.int32(slot),
   )
   if encoding == "relative":
+    biases = (normal(HEADS, WIDTH), normal(HEADS, WIDTH))
     return inputs._replace(
       position_key=ring.position_keys(normal(slots, HEADS, WIDTH)),
-      biases=(normal(HEADS, WIDTH), normal(HEADS, WIDTH)),
+      distance=scores.DistanceTerms(biases=biases),
     )
   if encoding == "alibi":
-    return inputs._replace(slopes=jnp.asarray([0.5, 0.0625, 0.25]))
+    slopes = jnp.asarray([0.5, 0.0625, 0.25])
+    return inputs._replace(distance=scores.DistanceTerms(slopes=slopes))
   return inputs
 
 

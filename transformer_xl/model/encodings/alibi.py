@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from transformer_xl import shapes
 from transformer_xl.config import registry
 from transformer_xl.model import parameters
+from transformer_xl.model import scores
 from transformer_xl.model.encodings import encoding
 
 
@@ -26,11 +27,11 @@ class Alibi(encoding.Encoding):
     positions: shapes.Positions | None,
     context_len: int,
     biases: shapes.BiasPair | None,
-  ) -> encoding.DistanceTerms | None:
+  ) -> scores.DistanceTerms:
     """The slopes of all heads, in float32."""
     del project, positions, context_len, biases
     heads = slopes(module.config.num_heads)
-    return encoding.DistanceTerms(slopes=jnp.asarray(heads, jnp.float32))
+    return scores.DistanceTerms(slopes=jnp.asarray(heads, jnp.float32))
 
 
 def slopes(num_heads: int) -> list[float]:

@@ -18,7 +18,7 @@ Its name is then a value of `model.encoding`.
 Shapes: B lanes, T queries, K keys, H heads, Dh head width, D model width.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -26,47 +26,8 @@ import jax
 from transformer_xl import shapes
 from transformer_xl.config import fields
 from transformer_xl.config import schema
-from transformer_xl.model import attention
-from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
-from transformer_xl.model.kernels import dispatch
-from transformer_xl.model.kernels import ring
-
-
-class DistanceTerms(NamedTuple):
-  """Factors of the score's terms that depend on the distance, and biases.
-
-  Attributes:
-    keys: of the distances K-1 to 0; a ring has them in another form.
-    biases: u and v of the paper.
-    slopes: how much the scaled score falls for a distance of 1. They are
-      constants: the kernels compute no gradient for them, so nothing does.
-  """
-
-  keys: shapes.PositionKeys | ring.RingPositionKeys | None = None
-  biases: shapes.BiasPair | None = None
-  slopes: shapes.Slopes | None = None
-
-  def biases_in(self, dtype: jax.typing.DTypeLike) -> shapes.BiasPair | None:
-    """The biases in the type of the queries, `dtype`."""
-    if self.biases is None:
-      return None
-    return self.biases[0].astype(dtype), self.biases[1].astype(dtype)
-
-
-class ScoreFactors(NamedTuple):
-  """Factors of one layer's attention scores.
-
-  Attributes:
-    query: queries, as `Encoding.placed` returns them.
-    key: keys of memory and segment, oldest first, as `Encoding.placed` returns
-      them.
-    distance: terms that depend on the distance, if there are any.
-  """
-
-  query: shapes.Queries
-  key: shapes.Keys
-  distance: DistanceTerms | None
+from transformer_xl.model import scores
 
 
 class Encoding:
@@ -124,7 +85,7 @@ class Encoding:
     positions: shapes.Positions | None,
     context_len: int,
     biases: shapes.BiasPair | None,
-  ) -> DistanceTerms | None:
+  ) -> scores.DistanceTerms:
     """Terms of the distances K-1 to 0, and biases, in one attention module.
 
     Args:
@@ -135,7 +96,7 @@ class Encoding:
       biases: the result of `shared_biases` or of `layer_biases`.
     """
     del module, project, positions, context_len, biases
-    return None
+    return scores.DistanceTerms()
 
   def embedding_positions(
     self,
@@ -198,37 +159,3 @@ class Encoding:
     """
     del config, positions, axis
     return rows
-
-  def attend(
-    self,
-    factors: ScoreFactors,
-    value: shapes.Keys,
-    *,
-    reach: shapes.Reach,
-    dropout: dropout_lib.AttentionDropout | None,
-    implementation: str,
-  ) -> shapes.Queries:
-    """Attention over memory and segment.
-
-    Args:
-      factors: what the scores are computed from.
-      value: of memory and segment, oldest first.
-      reach: the largest distance that each query may see.
-      dropout: of the attention weights, if there is any.
-      implementation: one of those that `kernels.dispatch` describes.
-    """
-    query, key, distance = factors
-    distance = distance or DistanceTerms()
-    assert not isinstance(distance.keys, ring.RingPositionKeys)
-    u, v = distance.biases_in(query.dtype) or (None, None)
-    inputs = attention.Inputs(
-      query=query,
-      key=key,
-      value=value,
-      reach=reach,
-      position_key=distance.keys,
-      content_bias=u,
-      position_bias=v,
-      slopes=jax.lax.stop_gradient(distance.slopes),
-    )
-    return dispatch.relative_attention(inputs, dropout, implementation)

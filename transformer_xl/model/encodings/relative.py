@@ -11,6 +11,7 @@ from transformer_xl import shapes
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import parameters
+from transformer_xl.model import scores
 from transformer_xl.model.encodings import distances
 from transformer_xl.model.encodings import encoding
 
@@ -48,14 +49,14 @@ class Relative(Sinusoidal):
     positions: shapes.Positions | None,
     context_len: int,
     biases: shapes.BiasPair | None,
-  ) -> encoding.DistanceTerms | None:
+  ) -> scores.DistanceTerms:
     """Sinusoids projected by a kernel of each layer; u and v are learned."""
     del module, context_len
     assert positions is not None
     assert biases is not None
     # The published programs have no dropout here.
     keys = project("position", positions, drops=False)
-    return encoding.DistanceTerms(keys, biases)
+    return scores.DistanceTerms(keys, biases)
 
 
 def _biases(module: nn.Module, split: str) -> shapes.BiasPair:

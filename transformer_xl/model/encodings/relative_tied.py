@@ -11,7 +11,7 @@ import flax.linen as nn
 from transformer_xl import shapes
 from transformer_xl.config import registry
 from transformer_xl.model import parameters
-from transformer_xl.model.encodings import encoding
+from transformer_xl.model import scores
 from transformer_xl.model.encodings import relative
 
 
@@ -28,9 +28,9 @@ class RelativeTied(relative.Sinusoidal):
     positions: shapes.Positions | None,
     context_len: int,
     biases: shapes.BiasPair | None,
-  ) -> encoding.DistanceTerms | None:
+  ) -> scores.DistanceTerms:
     """Sinusoids projected as if they were hidden states."""
     del module, context_len, biases
     assert positions is not None
     bias = project("query", positions[-1:])[0]
-    return encoding.DistanceTerms(project("key", positions), (bias, bias))
+    return scores.DistanceTerms(project("key", positions), (bias, bias))

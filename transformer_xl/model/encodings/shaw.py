@@ -9,6 +9,7 @@ import flax.linen as nn
 from transformer_xl import shapes
 from transformer_xl.config import registry
 from transformer_xl.model import parameters
+from transformer_xl.model import scores
 from transformer_xl.model.encodings import distances
 from transformer_xl.model.encodings import encoding
 
@@ -26,7 +27,7 @@ class Shaw(encoding.Encoding):
     positions: shapes.Positions | None,
     context_len: int,
     biases: shapes.BiasPair | None,
-  ) -> encoding.DistanceTerms | None:
+  ) -> scores.DistanceTerms:
     """Rows of the layer's table, without biases."""
     del project, positions, biases
     config = module.config
@@ -34,4 +35,4 @@ class Shaw(encoding.Encoding):
     table = parameters.kernel(module, "distances", shape)
     rows = distances.clipped_rows(table, context_len)
     keys = rows.reshape(context_len, config.num_heads, config.head_dim)
-    return encoding.DistanceTerms(keys)
+    return scores.DistanceTerms(keys)

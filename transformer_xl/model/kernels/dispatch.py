@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import P
 from jax import ad_checkpoint
 
 from transformer_xl import hardware
@@ -24,6 +23,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import scores
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
 
@@ -34,23 +34,39 @@ _MIN_SEGMENT_LEN = 16  # The kernel computes at least 16 rows.
 
 
 def relative_attention(
-  inputs: attention.Inputs,
+  factors: scores.ScoreFactors,
+  value: shapes.Keys,
+  *,
   dropout: dropout_lib.AttentionDropout | None,
   implementation: str,
 ) -> shapes.Queries:
-  """Attention of a segment to memory and to itself, as `choose` decides."""
-  if choose(implementation, inputs) == "pallas":
+  """Attention of a segment to memory and to itself, as `choose` decides.
+
+  Args:
+    factors: what the scores are computed from.
+    value: of memory and segment, oldest first.
+    dropout: of the attention weights, if there is any.
+    implementation: one of those above.
+  """
+  terms = factors.distance.for_queries(factors.query.dtype)
+  factors = factors._replace(distance=terms)
+  if choose(implementation, factors) == "pallas":
     with jax.named_scope("fused_attention"):
-      return _fused(inputs, dropout)
-  values = attention.relative_attention(inputs, dropout)
+      return _fused(factors, value, dropout)
+  values = attention.relative_attention(factors, value, dropout)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 
-def choose(implementation: str, inputs: attention.Inputs) -> str:
-  """The implementation; for "auto" the one that suits these arrays."""
+def choose(implementation: str, factors: scores.ScoreFactors) -> str:
+  """The implementation; for "auto" the one that suits these arrays.
+
+  XLA computes what the kernels cannot, whatever is asked for.
+  """
+  if not factors.distance.fits_kernels:
+    return "xla"
   if implementation != "auto":
     return implementation
-  query = inputs.query
+  query = factors.query
   if not has_kernels(hardware.device_kind()):
     return "xla"
   if query.shape[1] < _MIN_SEGMENT_LEN:
@@ -59,10 +75,10 @@ def choose(implementation: str, inputs: attention.Inputs) -> str:
   split = _split(lanes=query.shape[0], heads=query.shape[2])
   tiling = tiling_lib.make_tiling(
     query_len=query.shape[1],
-    key_len=inputs.key.shape[1],
+    key_len=factors.key.shape[1],
     num_heads=query.shape[2] // split.num_head_shards,
     head_dim=query.shape[3],
-    has_positions=inputs.position_key is not None,
+    has_positions=factors.distance.keys is not None,
   )
   bytes_needed = tiling_lib.vmem_bytes(tiling, query.dtype.itemsize)
   num_scores, _ = tiling_lib.num_scores(tiling)
@@ -72,7 +88,9 @@ def choose(implementation: str, inputs: attention.Inputs) -> str:
 
 
 def _fused(
-  inputs: attention.Inputs, dropout: dropout_lib.AttentionDropout | None
+  factors: scores.ScoreFactors,
+  value: shapes.Keys,
+  dropout: dropout_lib.AttentionDropout | None,
 ) -> shapes.Queries:
   """Attention by the fused kernel, on each device's lanes and heads.
 
@@ -83,7 +101,7 @@ def _fused(
   from transformer_xl.model.kernels import fused
 
   interpret = not hardware.device_kind().startswith("TPU")
-  lanes, _, heads, head_dim = inputs.query.shape
+  lanes, _, heads, head_dim = factors.query.shape
   if dropout is None:
     seeds = jnp.zeros((lanes, heads), jnp.int32)
     dropout = dropout_lib.AttentionDropout(0.0, seeds)
@@ -95,52 +113,58 @@ def _fused(
   def join_heads(rows: jax.Array) -> jax.Array:
     return rows.reshape(*rows.shape[:-2], -1)
 
-  def attend(flat: attention.Inputs, seeds: jax.Array) -> jax.Array:
-    by_head = _map_heads(split_heads, flat)
-    own = dropout_lib.AttentionDropout(rate, seeds)
-    values = fused.relative_attention(by_head, own, interpret)
+  def attend(
+    flat: scores.ScoreFactors, flat_value: jax.Array, seeds: jax.Array
+  ) -> jax.Array:
+    values = fused.relative_attention(
+      _map_heads(split_heads, flat),
+      split_heads(flat_value),
+      dropout_lib.AttentionDropout(rate, seeds),
+      interpret,
+    )
     return values.reshape(flat.query.shape)
 
   split = _split(lanes=lanes, heads=heads)
   if split.is_split:
-    rows: shapes.PyTree = P(split.lanes, None, split.heads)
-    per_head: shapes.PyTree = P(split.heads)
-    by_lane: shapes.PyTree = P(split.lanes)
-    by_width: shapes.PyTree = P(None, split.heads)
-    specs = attention.Inputs(
-      query=rows,
-      key=rows,
-      value=rows,
-      reach=by_lane,
-      position_key=by_width,
-      content_bias=per_head,
-      position_bias=per_head,
-      slopes=per_head,
+    rows = mesh_lib.spec(split.lanes, None, split.heads)
+    per_head = mesh_lib.spec(split.heads)
+    terms = scores.DistanceTerms(
+      keys=mesh_lib.spec(None, split.heads), biases=per_head, slopes=per_head
+    )
+    specs = scores.ScoreFactors(
+      query=rows, key=rows, reach=mesh_lib.spec(split.lanes), distance=terms
     )
     attend = jax.shard_map(
       attend,
-      in_specs=(specs, P(split.lanes, split.heads)),
+      in_specs=(specs, rows, mesh_lib.spec(split.lanes, split.heads)),
       out_specs=rows,
       # Kernels do not declare which axes their results vary over.
       check_vma=False,
     )
-  flat = _map_heads(join_heads, inputs)
-  return attend(flat, dropout.seeds).reshape(inputs.query.shape)
+  flat = _map_heads(join_heads, factors)
+  values = attend(flat, join_heads(value), dropout.seeds)
+  return values.reshape(factors.query.shape)
 
 
 def _map_heads(
-  function: Callable[[jax.Array], jax.Array], inputs: attention.Inputs
-) -> attention.Inputs:
+  function: Callable[[jax.Array], jax.Array], factors: scores.ScoreFactors
+) -> scores.ScoreFactors:
   """Applies a function to all arrays with heads and their channels."""
-  arrays = inputs._asdict()
-  del arrays["reach"], arrays["slopes"]
-  return inputs._replace(**jax.tree.map(function, arrays))
+  terms = factors.distance
+  keys, biases = jax.tree.map(function, (terms.keys, terms.biases))
+  return factors._replace(
+    query=function(factors.query),
+    key=function(factors.key),
+    distance=terms._replace(keys=keys, biases=biases),
+  )
 
 
 def ring_attention(
   inputs: ring.Inputs, implementation: str
 ) -> shapes.RingQueries:
   """Attention of a segment to a ring of cached keys and values."""
+  terms = inputs.distance.for_queries(inputs.query.dtype)
+  inputs = inputs._replace(distance=terms)
   query = inputs.query
   kind = hardware.device_kind()
   lanes, heads, segment_len, _ = query.shape
@@ -150,7 +174,7 @@ def ring_attention(
     # Lanes and heads of a ring are one axis, so that a device which has some of
     # the heads does not have a lane's heads together.
     return ring.ring_attention(inputs)
-  if fuses_ring(implementation, kind, query, inputs.key):
+  if terms.fits_kernels and fuses_ring(implementation, kind, query, inputs.key):
     from transformer_xl.model.kernels import fused_ring
 
     attend = functools.partial(
@@ -162,8 +186,8 @@ def ring_attention(
     return ring.ring_attention(inputs)
 
   if split.is_split:
-    rows: shapes.PyTree = P(split.lanes)
-    whole: shapes.PyTree = P()
+    rows = mesh_lib.spec(split.lanes)
+    whole = mesh_lib.spec()
     specs = ring.Inputs(
       query=rows,
       key=rows,
@@ -171,8 +195,7 @@ def ring_attention(
       reach=rows,
       slot=whole,
       position_key=whole,
-      biases=whole,
-      slopes=whole,
+      distance=whole,
     )
     attend = jax.shard_map(
       attend,

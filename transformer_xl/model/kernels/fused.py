@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import ad_checkpoint
 
 from transformer_xl import shapes
-from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import scores
 from transformer_xl.model.kernels import fused_kernels
 from transformer_xl.model.kernels import tiles
 from transformer_xl.model.kernels import tiling as tiling_lib
@@ -23,24 +23,27 @@ Residuals = tuple[Arrays, Arrays, jax.Array, jax.Array]
 
 
 def relative_attention(
-  inputs: attention.Inputs,
+  factors: scores.ScoreFactors,
+  value: shapes.Keys,
   dropout: dropout_lib.AttentionDropout,
   interpret: bool,
 ) -> shapes.Queries:
   """Attention of a segment to memory and to itself, by the fused kernels.
 
   Args:
-    inputs: the arguments of attention.
+    factors: what the scores are computed from.
+    value: of memory and segment, oldest first.
     dropout: of the attention weights; its rate may be 0.
     interpret: run the kernels as ordinary JAX, without a TPU.
   """
-  _, segment_len, num_heads, head_dim = inputs.query.shape
+  _, segment_len, num_heads, head_dim = factors.query.shape
+  terms = factors.distance
   tiling = tiling_lib.make_tiling(
     query_len=segment_len,
-    key_len=inputs.key.shape[1],
+    key_len=factors.key.shape[1],
     num_heads=num_heads,
     head_dim=head_dim,
-    has_positions=inputs.position_key is not None,
+    has_positions=terms.keys is not None,
     dropout_rate=dropout.rate,
     interpret=interpret,
   )
@@ -52,19 +55,22 @@ def relative_attention(
     padded = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, lanes)])
     return padded.reshape(*array.shape[:-2], num_heads * tiling.head_width)
 
-  arrays = {name: pack(getattr(inputs, name)) for name in tiles.ROWS}
-  if inputs.position_key is not None:
+  arrays = {
+    "query": pack(factors.query),
+    "key": pack(factors.key),
+    "value": pack(value),
+  }
+  if terms.keys is not None:
     # Keys beyond the farthest distance are never visible.
-    rows = jnp.pad(pack(inputs.position_key), ((padding, 0), (0, 0)))
+    rows = jnp.pad(pack(terms.keys), ((padding, 0), (0, 0)))
     arrays["position_key"] = rows[: tiling.num_positions]
-  for name in tiles.BIASES:
-    bias = getattr(inputs, name)
-    if bias is not None:
+  if terms.biases is not None:
+    for name, bias in zip(tiles.BIASES, terms.biases, strict=True):
       arrays[name] = pack(bias[None].astype(jnp.float32))
-  reach = jnp.pad(inputs.reach, ((0, 0), (0, padding))).astype(jnp.int32)
+  reach = jnp.pad(factors.reach, ((0, 0), (0, padding))).astype(jnp.int32)
   constants = {"reach": reach[:, None], "seeds": dropout.seeds}
-  if inputs.slopes is not None:
-    constants["slopes"] = inputs.slopes
+  if terms.slopes is not None:
+    constants["slopes"] = terms.slopes
   output = _attend(tiling, arrays, constants)
   heads = output.reshape(*output.shape[:-1], num_heads, tiling.head_width)
   return heads[..., :head_dim]

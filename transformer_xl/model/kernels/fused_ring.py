@@ -56,14 +56,14 @@ def ring_attention(
     "value": inputs.value,
     "reach": inputs.reach[..., None],
   }
+  terms = inputs.distance
   if inputs.position_key is not None:
     arrays["position_key"] = inputs.position_key.once
-  if inputs.biases is not None:
-    content_bias, position_bias = inputs.biases
-    arrays["content_bias"] = content_bias[:, None].astype(jnp.float32)
-    arrays["position_bias"] = position_bias[:, None].astype(jnp.float32)
-  if inputs.slopes is not None:
-    arrays["slopes"] = inputs.slopes
+  if terms.biases is not None:
+    for name, bias in zip(tiles.BIASES, terms.biases, strict=True):
+      arrays[name] = bias[:, None].astype(jnp.float32)
+  if terms.slopes is not None:
+    arrays["slopes"] = terms.slopes
   blocks = _block_specs(rows, heads, head_dim, slots)
 
   def run(slot_ref: jax.Ref, *refs: jax.Ref) -> None:

@@ -14,11 +14,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax import P
 
 from transformer_xl import hardware
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import attention
+from transformer_xl.model import scores as scores_lib
 from transformer_xl.model.kernels import dense
 
 
@@ -30,7 +31,7 @@ class RingPositionKeys(NamedTuple):
 
   def partition_specs(self) -> "RingPositionKeys":
     """The keys' PartitionSpecs, which split them by heads."""
-    heads: shapes.PyTree = P("tensor")
+    heads = mesh_lib.spec("tensor")
     return RingPositionKeys(heads, heads)
 
 
@@ -43,10 +44,8 @@ class Inputs(NamedTuple):
     value: by slot.
     reach: the largest distance that each query may see, below R - T + 1.
     slot: of the first query's own key.
-    position_key: without it, scores have no position term.
-    biases: u and v, which are added to the queries of the content and the
-      position term.
-    slopes: how much a scaled score falls with each token of distance.
+    position_key: keys of distances; without them, scores have no such term.
+    distance: the other terms that depend on the distance.
   """
 
   query: shapes.RingQueries
@@ -55,8 +54,7 @@ class Inputs(NamedTuple):
   reach: shapes.Reach
   slot: jt.Int[shapes.Array, ""]
   position_key: RingPositionKeys | None = None
-  biases: shapes.BiasPair | None = None
-  slopes: shapes.Slopes | None = None
+  distance: scores_lib.DistanceTerms = scores_lib.DistanceTerms()
 
 
 def position_keys(distance_key: shapes.PositionKeys) -> RingPositionKeys:
@@ -81,8 +79,9 @@ def ring_attention(inputs: Inputs) -> shapes.RingQueries:
   scale = jnp.asarray(width**-0.5, query.dtype)
   content_query = query
   position_query = query
-  if inputs.biases is not None:
-    content_bias, position_bias = inputs.biases
+  terms = inputs.distance
+  if terms.biases is not None:
+    content_bias, position_bias = terms.biases
     content_query = query + content_bias[None, :, None]
     position_query = query + position_bias[None, :, None]
 
@@ -97,8 +96,10 @@ def ring_attention(inputs: Inputs) -> shapes.RingQueries:
   newest = inputs.slot + jnp.arange(segment_len, dtype=jnp.int32)
   distance = newest[:, None] - jnp.arange(slots, dtype=jnp.int32)[None]
   distance = jnp.where(distance < 0, distance + slots, distance)  # [T, R]
-  if inputs.slopes is not None:
-    scores -= attention.linear_penalties(inputs.slopes, distance)[None]
+  if terms.slopes is not None:
+    scores -= attention.linear_penalties(terms.slopes, distance)[None]
+  if terms.added is not None:
+    scores += _added_scores(terms.added, inputs.slot, segment_len)[None]
   visible = distance[None] <= inputs.reach[:, :, None]  # [B, T, R]
   scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
   weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
@@ -164,12 +165,35 @@ def _position_scores(
     )
     window = _products(query, near)
 
+  window = window.reshape(heads, lanes, rows, columns)
+  return jnp.swapaxes(_aligned(window, slots), 0, 1)
+
+
+def _added_scores(
+  added: jt.Float[shapes.Array, "H R"],
+  slot: jt.Int[shapes.Array, ""],
+  rows: int,
+) -> jt.Float[shapes.Array, "H T R"]:
+  """Numbers of the distances R-1 to 0, by slot, as `_position_scores` does."""
+  heads, slots = added.shape
+  twice = jnp.concatenate([added, added], axis=1)
+  columns = slots + rows - 1
+  start = slots - slot - rows
+  window = jax.lax.dynamic_slice_in_dim(twice, start, columns, axis=1)
+  window = jnp.broadcast_to(window[:, None], (heads, rows, columns))
+  return _aligned(window, slots)
+
+
+def _aligned(
+  window: jt.Float[shapes.Array, "*heads T columns"], slots: int
+) -> jt.Float[shapes.Array, "*heads T R"]:
+  """Moves each row of a window of R + T - 1 columns to its slots."""
+  *heads, rows, columns = window.shape
   if rows > 1:
     last = rows - 1 + rows * (columns - 1)
-    flat = window.reshape(heads, lanes, rows * columns)[..., rows - 1 : last]
-    window = flat.reshape(heads, lanes, rows, columns - 1)
-  window = window.reshape(heads, lanes, rows, -1)[..., :slots]
-  return jnp.swapaxes(window, 0, 1)
+    flat = window.reshape(*heads, rows * columns)[..., rows - 1 : last]
+    window = flat.reshape(*heads, rows, columns - 1)
+  return window[..., :slots]
 
 
 def _products(rows: jax.Array, keys: jax.Array) -> jax.Array:

@@ -19,9 +19,10 @@ from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import ring
+from transformer_xl.model import scores
 from transformer_xl.model import visibility
-from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
+from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import mixer
 
 
@@ -97,10 +98,9 @@ class Attention(mixer.Mixer):
 
     held = jnp.concatenate([memory, hidden], axis=1)
     remembered = shared.newest(held, mem_len)
-    inspected = mixer.Inspected(factors, reach)
     return output, mixer.Kept(
       Memory(remembered),
-      inspected=inspected if self.settings.inspects else None,
+      inspected=factors if self.settings.inspects else None,
     )
 
   @staticmethod
@@ -130,7 +130,7 @@ def attend(
   *,
   reach: shapes.Reach,
   shared: mixer.Shared,
-) -> tuple[shapes.Hidden, encoding.ScoreFactors]:
+) -> tuple[shapes.Hidden, scores.ScoreFactors]:
   """Attends from the rows of a segment to those of memory and segment.
 
   Names the parameters of attention in `module`. Returns what is added to the
@@ -160,17 +160,14 @@ def attend(
   terms = order.distance_terms(module, project, distances, context_len, biases)
 
   positions = jnp.arange(context_len, dtype=jnp.int32)[None, :, None, None]
-  factors = encoding.ScoreFactors(
+  factors = scores.ScoreFactors(
     order.placed(config, query, positions[:, mem_len:]),
     order.placed(config, key, positions),
+    reach,
     terms,
   )
-  values = order.attend(
-    factors,
-    value,
-    reach=reach,
-    dropout=dropout,
-    implementation=config.attention,
+  values = dispatch.relative_attention(
+    factors, value, dropout=dropout, implementation=config.attention
   )
   output = parameters.project_output(
     module, values, dropout_lanes=shared.dropout_lanes

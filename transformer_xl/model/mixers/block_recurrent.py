@@ -200,14 +200,13 @@ class BlockRecurrent(mixer.Mixer):
     held = jnp.concatenate([state.hiddens, hidden], axis=1)
     remembered = shared.newest(held, mem_len)
     count = shared.num_counted(segment_len)
-    inspected = mixer.Inspected(factors, reach)
     return output, mixer.Kept(
       Memory(
         remembered,
         written[:, : num_vectors - missing],
         jnp.minimum(num_before + count, visibility.LONG),
       ),
-      inspected=inspected if self.settings.inspects else None,
+      inspected=factors if self.settings.inspects else None,
     )
 
   @staticmethod

@@ -197,11 +197,10 @@ class Compressive(mixer.Mixer):
       loss = self._reconstruction(
         hidden, fixed, compress(fixed), is_visible, norm
       )
-    inspected = mixer.Inspected(factors, reach)
     return output, mixer.Kept(
       Memory(slots, held[:, :room], held[:, room:], num_waiting),
       loss=loss,
-      inspected=inspected if self.settings.inspects else None,
+      inspected=factors if self.settings.inspects else None,
     )
 
   def _reconstruction(

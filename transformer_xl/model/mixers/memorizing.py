@@ -30,9 +30,10 @@ from transformer_xl.config import schema
 from transformer_xl.model import attention as attention_lib
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
+from transformer_xl.model import scores
 from transformer_xl.model import visibility
-from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
+from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import mixer
 
@@ -133,15 +134,15 @@ class Memorizing(mixer.Mixer):
       distances = distances[distances.shape[0] - near_len :]
     terms = order.distance_terms(self, project, distances, near_len, biases)
     positions = jnp.arange(near_len, dtype=jnp.int32)[None, :, None, None]
-    factors = encoding.ScoreFactors(
+    factors = scores.ScoreFactors(
       order.placed(config, query, positions[:, near_mem_len:]),
       order.placed(config, keys[:, first:], positions),
+      near_reach,
       terms,
     )
-    mixed = order.attend(
+    mixed = dispatch.relative_attention(
       factors,
       values[:, first:],
-      reach=near_reach,
       dropout=dropout,
       implementation=config.attention,
     )
@@ -164,10 +165,9 @@ class Memorizing(mixer.Mixer):
     output = parameters.project_output(self, mixed, dropout_lanes=dropout_lanes)
 
     remembered = [shared.newest(held, mem_len) for held in (keys, values)]
-    inspected = mixer.Inspected(factors, near_reach)
     return output, mixer.Kept(
       Memory(*remembered),
-      inspected=inspected if self.settings.inspects else None,
+      inspected=factors if self.settings.inspects else None,
     )
 
   @staticmethod

@@ -35,8 +35,8 @@ from transformer_xl import shapes
 from transformer_xl.config import fields
 from transformer_xl.config import schema
 from transformer_xl.model import parameters
+from transformer_xl.model import scores
 from transformer_xl.model import visibility
-from transformer_xl.model.encodings import encoding
 
 # What one layer remembers: a pytree of arrays with lanes first, [B, ...], and
 # of scalars. In a network, layers are stacked in front: [N, B, ...].
@@ -157,13 +157,6 @@ class Shared(NamedTuple):
     return jax.lax.dynamic_slice_in_dim(held, self.num_tokens, num_rows, axis=1)
 
 
-class Inspected(NamedTuple):
-  """Arguments of one layer's attention, for analyses."""
-
-  factors: encoding.ScoreFactors
-  reach: shapes.Reach
-
-
 class Kept(NamedTuple):
   """Results of a mixer besides its output.
 
@@ -176,7 +169,7 @@ class Kept(NamedTuple):
 
   state: LayerState
   loss: shapes.Losses | None = None
-  inspected: Inspected | None = None
+  inspected: scores.ScoreFactors | None = None
 
 
 class Streaming(Protocol):
