@@ -38,7 +38,7 @@ TESTS = {
     "test_many_lanes_score_as_one_after_a_full_warm_up",
     "tests/analysis/test_recall.py::test_guesses_are_those",
   ),
-  "evaluation/nats": (
+  "model/nats": (
     _EVALUATOR + "::test_segments_past_the_end",
     "tests/training/test_log_window.py::test_units",
   ),

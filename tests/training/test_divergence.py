@@ -18,7 +18,7 @@ from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import nats
+from transformer_xl.model import nats
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
 from transformer_xl.training import programs

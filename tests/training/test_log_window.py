@@ -13,7 +13,7 @@ from tests import tiny
 from tests.training.runs import lines
 from transformer_xl import hardware
 from transformer_xl.config import load
-from transformer_xl.evaluation import nats
+from transformer_xl.model import nats
 from transformer_xl.model import network
 from transformer_xl.training import hooks
 from transformer_xl.training import log_window

@@ -27,7 +27,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import nats
+from transformer_xl.model import nats
 from transformer_xl.model import network
 from transformer_xl.workdir import trained_model
 

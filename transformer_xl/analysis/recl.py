@@ -28,8 +28,8 @@ from transformer_xl.analysis import plotting
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings as settings_lib
+from transformer_xl.model import nats
 from transformer_xl.model import network
 from transformer_xl.model.encodings import table
 from transformer_xl.workdir import trained_model

@@ -31,8 +31,8 @@ from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings
+from transformer_xl.model import nats
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.workdir import trained_model
 

@@ -8,8 +8,8 @@ from absl import logging
 from transformer_xl import storage
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings
+from transformer_xl.model import nats
 from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model

@@ -22,9 +22,9 @@ from transformer_xl import shapes
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import nats
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.text import inputs as inputs_lib

@@ -18,8 +18,8 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings as settings_lib
+from transformer_xl.model import nats
 from transformer_xl.training import divergence
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption

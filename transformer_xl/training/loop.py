@@ -1,21 +1,16 @@
-"""The training loop. It alone decides the order of side effects.
+"""A run of training, from its lock to its last save.
 
-The metrics of a chunk are read while the next one runs, so that no device
-waits for the host. Before anything is evaluated or saved, all metrics are read,
-so no state whose loss is not finite is ever saved. If the loss diverges, the
-loop rewinds to an older state where the configuration allows it: divergence.py.
+It starts or continues, updates (`updates`), and if the loss diverges, rewinds
+to an older state where the configuration allows it (`divergence`).
 """
 
 import contextlib
-import dataclasses
-import time
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import jax
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl import mesh as mesh_lib
 from transformer_xl import roll_call
 from transformer_xl.config import load
 from transformer_xl.config import schema
@@ -24,11 +19,10 @@ from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.training import divergence
 from transformer_xl.training import hooks as hooks_lib
-from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.training import programs
 from transformer_xl.training import resume
-from transformer_xl.training import step as step_lib
+from transformer_xl.training import updates
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import chosen_tracker
 from transformer_xl.workdir import goodput as goodput_lib
@@ -99,12 +93,11 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       source = run.metadata.initialised_from
       run_record.record(config, workdir, step=step, initialised_from=source)
       run_record.keep_vocabulary(data_dir, workdir)
+      partners = updates.Partners(config, mesh, stream, hooks, stop, goodput)
       while True:
         with contextlib.closing(_open_writer(config, workdir, run)) as writer:
           try:
-            is_done = _advance(
-              run, hooks, writer, config, mesh, stream, stop, goodput
-            )
+            is_done = updates.advance(run, writer, partners)
             break
           except divergence.Diverged as trouble:
             guard = divergence.Guard(config, run.metadata.guard)
@@ -203,127 +196,3 @@ def _report_clusters(
       "enough: --config.model.cluster_capacities='(%s,)'.",
       ", ".join(f"{min(1.0, 3 * share):.4f}" for share in shares),
     )
-
-
-class _Chunk(NamedTuple):
-  """Updates of one call, whose metrics may still be computed.
-
-  Attributes:
-    step: the step after them.
-    metrics: on the devices.
-    num_tokens: how many tokens they read.
-  """
-
-  step: int
-  metrics: step_lib.UpdateMetrics
-  num_tokens: int
-
-
-def _advance(
-  run: run_state.RunState,
-  hooks: hooks_lib.Hooks,
-  writer: metrics_log.Writer,
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  stream: streams.TrainStream,
-  stop: preemption.StopSignal,
-  goodput: goodput_lib.Goodput,
-) -> bool:
-  """Updates until the last step or a signal; True if all steps are done.
-
-  Raises:
-    Diverged: the loss has diverged.
-  """
-  guard = divergence.Guard(config, run.metadata.guard)
-  window = log_window.Window(
-    run.metadata.log_window, tokens_read=run.metadata.tokens_read
-  )
-  rate = guard.answer.rate_factor * config.train.learning_rate
-  train = dataclasses.replace(config.train, learning_rate=rate)
-  update = programs.update(dataclasses.replace(config, train=train), mesh)
-  if hooks.evaluation and run.metadata.owes_evaluation:
-    with goodput.spent(hooks.evaluation.activity):
-      run = hooks.evaluation(run, writer)
-  compiled: set[tuple[int, ...]] = set()
-  pending: _Chunk | None = None  # Not reported yet.
-  step = int(run.state.step)
-  per_call = config.updates_per_call
-  while step < train.num_steps and not stop.requested:
-    count = min(per_call - step % per_call, train.num_steps - step)
-    first_segment = step * train.gradient_segments + guard.answer.skipped
-    num_segments = count * train.gradient_segments
-    # Devices that still compute do not wait for this.
-    is_idle = pending is None or _is_ready(pending.metrics)
-    start = time.perf_counter()
-    segments = streams.device_segments(
-      stream,
-      first_segment,
-      num_segments,
-      mesh_lib.segments(mesh),
-      parts=train.accumulation_steps,
-    )
-    if is_idle:
-      goodput.add("waiting for data", time.perf_counter() - start)
-    shape = segments.inputs.shape
-    start = time.perf_counter()
-    state, memory, metrics = update(run.state, run.memory, segments)
-    if shape not in compiled:  # Compiling is done, if not the update.
-      seconds = time.perf_counter() - start
-      goodput.add("compiling", seconds)
-      logging.info(
-        "Compiled the update in %.1f s, for %d segments of %d.",
-        seconds,
-        num_segments,
-        shape[2],
-      )
-      window.leave_untimed()
-      compiled.add(shape)
-    run = run_state.RunState(state, memory, run.metadata)
-    if pending is not None:
-      _report(pending, guard, window, hooks, writer)
-    step += count
-    num_tokens = stream.num_tokens(first_segment, num_segments)
-    pending = _Chunk(step, metrics, num_tokens)
-    stop.poll()
-    due = [hook for hook in hooks.on_run if hook.is_due(step)]
-    if due:
-      _report(pending, guard, window, hooks, writer)
-      pending = None
-      metadata = run.metadata._replace(
-        log_window=window.sums,
-        guard=guard.metadata(),
-        tokens_read=window.tokens_read,
-      )
-      run = run._replace(metadata=metadata)
-      for hook in due:
-        with goodput.spent(hook.activity):
-          run = hook(run, writer)
-      window.continue_timing()
-  if pending is not None:
-    _report(pending, guard, window, hooks, writer)
-  return not stop.poll() and step >= train.num_steps
-
-
-def _is_ready(metrics: step_lib.UpdateMetrics) -> bool:
-  """Whether the devices have computed a chunk."""
-  return metrics.learning_rate.is_ready()  # type: ignore[attr-defined]
-
-
-def _report(
-  chunk: _Chunk,
-  guard: divergence.Guard,
-  window: log_window.Window,
-  hooks: hooks_lib.Hooks,
-  writer: metrics_log.Writer,
-) -> None:
-  """Waits for the metrics of a chunk, and watches and logs them.
-
-  Raises:
-    Diverged: the loss has diverged.
-  """
-  metrics = jax.device_get(chunk.metrics)
-  guard.watch(metrics, chunk.step)
-  window.add(metrics, tokens_read=chunk.num_tokens)
-  for hook in hooks.on_metrics:
-    if hook.is_due(chunk.step):
-      hook(chunk.step, window, writer)

@@ -16,19 +16,18 @@ import optax
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.evaluation import nats
 from transformer_xl.model import lanes as lanes_lib
+from transformer_xl.model import nats
 from transformer_xl.model import network
 from transformer_xl.model.mixers import mixer
 from transformer_xl.training import averaging
+from transformer_xl.training import loss as loss_lib
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import rate_factors
 from transformer_xl.workdir import run_state
 
 # What an update takes and returns; leaves may be shapes or shardings instead.
 Carry = tuple[run_state.TrainState, network.State]
-# A loss to differentiate, with the sums that are logged and the next memory.
-Loss = tuple[jax.Array, tuple[nats.Sums, network.State]]
 
 
 class UpdateMetrics(NamedTuple):
@@ -150,77 +149,11 @@ def _gradient(
   is over the tokens of all parts and of all segments of an update. Parts share
   the key of dropout, so that a lane drops the same whatever part it is in.
   """
-  model = make_model(config)
-  train = config.train
-  assert segment.weights is not None
-  num_targets = segment.targets.shape[-1]
-  total = jnp.maximum(jnp.sum(segment.weights), 1.0)
-  is_change = ~segment.resets[..., -num_targets:][..., 1:]
-  num_changes = jnp.maximum(jnp.sum(segment.weights[..., 1:] * is_change), 1.0)
-
-  def loss(
-    params: shapes.PyTree,
-    memory: network.State,
-    segment: segment_lib.Segment,
-    lanes: shapes.Lanes,
-    key: jax.Array,
-  ) -> Loss:
-    losses: shapes.PyTree = model.apply(
-      {"params": params},
-      segment.inputs,
-      segment.targets,
-      memory,
-      segment.resets,
-      dropout_lanes=lanes,
-      rngs={"dropout": key},
-      method="training_losses",
-    )
-    nll, auxiliary, memory = losses
-    weights = segment.weights
-    assert weights is not None
-
-    def summed(losses: shapes.Losses) -> nats.Sums:
-      return nats.sum_losses(losses, weights)
-
-    sums = summed(nll)
-    objective = sums.nll / total
-    if train.activation_penalty:
-      activation = summed(auxiliary.activation).nll / total
-      objective += train.activation_penalty * activation
-    if train.temporal_activation_penalty:
-      temporal = summed(auxiliary.temporal).nll / num_changes
-      objective += train.temporal_activation_penalty * temporal
-    if auxiliary.mixers is not None:
-      objective += summed(auxiliary.mixers).nll / total
-    return objective, (sums, memory)
-
-  def loss_of_all(
-    params: shapes.PyTree,
-    memory: network.State,
-    segments: segment_lib.Segment,
-    lanes: shapes.Lanes,
-    key: jax.Array,
-  ) -> Loss:
-    """Loss of several segments; only the memories between them are kept."""
-
-    @functools.partial(jax.checkpoint, prevent_cse=False)  # A scan prevents it.
-    def read(
-      memory: network.State, part: tuple[jax.Array, segment_lib.Segment]
-    ) -> tuple[network.State, tuple[jax.Array, nats.Sums]]:
-      index, segment = part
-      own_key = jax.random.fold_in(key, index)
-      objective, (sums, memory) = loss(params, memory, segment, lanes, own_key)
-      return memory, (objective, sums)
-
-    indices = jnp.arange(train.gradient_segments)
-    memory, parts = jax.lax.scan(read, memory, (indices, segments))
-    objective, sums = jax.tree.map(jnp.sum, parts)
-    return objective, (sums, memory)
-
-  several = train.gradient_segments > 1
-  gradient = jax.grad(loss_of_all if several else loss, has_aux=True)
+  totals = loss_lib.totals(segment)
+  loss = loss_lib.Loss(make_model(config), config.train, totals)
+  gradient = jax.grad(loss, has_aux=True)
   lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)
-  parts = train.accumulation_steps
+  parts = config.train.accumulation_steps
   if parts == 1:
     result, (sums, memory) = gradient(params, memory, segment, lanes, key)
     return result, sums, memory

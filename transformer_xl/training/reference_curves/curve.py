@@ -18,7 +18,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
-from transformer_xl.evaluation import nats
+from transformer_xl.model import nats
 from transformer_xl.training.reference_curves import logged_run
 
 # Half the width of a band: standard deviations over seeds, plus a share of the
