@@ -254,8 +254,6 @@ def _grid(shape) -> int:
     num_heads=shape.heads,
     head_dim=shape.head_dim,
     has_positions="position_key" in TERMS[_ENCODING.value],
-    dropout_rate=_DROPOUT.value,
-    interpret=False,
   )
   return shape.lanes * (shape.heads // tiling.heads_per_block)
 

@@ -56,7 +56,7 @@ class State(NamedTuple):
     layers = jax.tree.map(
       lambda leaf: by_lanes if leaf.ndim > 1 else P(), self.layers
     )
-    length: shapes.PyTree = P(mesh_lib.LANES)
+    length = mesh_lib.spec(mesh_lib.LANES)
     return State(layers, length)
 
 

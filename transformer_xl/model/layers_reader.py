@@ -91,8 +91,8 @@ class ReaderState(NamedTuple):
       )
 
     layers = tuple(map(specs, self.layers))
-    by_lanes: shapes.PyTree = P(mesh_lib.LANES)
-    whole: shapes.PyTree = P()
+    by_lanes = mesh_lib.spec(mesh_lib.LANES)
+    whole = mesh_lib.spec()
     return ReaderState(layers, length=by_lanes, position=whole, num_read=whole)
 
 
@@ -262,17 +262,12 @@ class LayersReader:
           layer_state,
         )
         layer_shared = in_segment
-      settings = dataclasses.replace(
-        self._settings, mem_len=layer.mem_len(self.mem_len)
+      read_layer = block.Layer(
+        self.config, self.settings_of(layer), layer, streams=True
       )
-      read_layer = block.Layer(self.config, settings, layer, streams=True)
-      result: shapes.PyTree = read_layer.apply(
-        {"params": frozen.layers[index]},
-        outputs[-1],
-        layer_state,
-        layer_shared,
+      hidden, kept = read_layer.bind({"params": frozen.layers[index]})(
+        outputs[-1], layer_state, layer_shared
       )
-      hidden, kept = result
       outputs.append(hidden)
       states.append(kept.state)
 
@@ -332,6 +327,11 @@ class LayersReader:
       mem_len=mem_len,
       step_len=self._step_len if self.whole_steps else 1,
     )
+
+  def settings_of(self, layer: table.Layer) -> mixer_lib.Settings:
+    """How a layer reads, with the length of its own memory."""
+    mem_len = layer.mem_len(self.mem_len)
+    return dataclasses.replace(self._settings, mem_len=mem_len)
 
   @property
   def _settings(self) -> mixer_lib.Settings:
@@ -395,10 +395,9 @@ def _freeze_layer(
     return own
   return streaming.prepare(
     reader.config,
-    reader._settings,
+    reader.settings_of(layer),
     own,
     name=layer.name,
     biases=biases,
-    mem_len=layer.mem_len(reader.mem_len),
     step_len=reader._step_len,
   )

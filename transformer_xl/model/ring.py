@@ -189,7 +189,6 @@ class Streaming:
     *,
     name: str,
     biases: shapes.BiasPair | None,
-    mem_len: int,
     step_len: int,
   ) -> shapes.PyTree:
     """The layer's parameters, and arrays that are computed from them.
@@ -209,7 +208,8 @@ class Streaming:
     if config.pre_norm:
       norm = norm_lib.Norm(config)
       row = jnp.asarray(norm.apply({"params": layer["mixer_norm"]}, row))
-    preparation = _Preparation(config, settings, num_slots(mem_len, step_len))
+    slots = num_slots(settings.mem_len, step_len)
+    preparation = _Preparation(config, settings, slots)
     prepared = preparation.apply({"params": of_attention}, row, biases)
     scales = {
       scale: of_attention[scale]

@@ -92,7 +92,7 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
     found = _read_text(
-      model.params, model.mesh, file, config, mem_len, segment_len, bins
+      model, file, config, mem_len=mem_len, segment_len=segment_len, bins=bins
     )
   if not np.isfinite(found.nll).all():
     raise errors.UserError(
@@ -119,10 +119,10 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
 
 
 def _read_text(
-  params: shapes.PyTree,
-  mesh: jax.sharding.Mesh,
+  trained: trained_model.TrainedModel,
   file: token_file.TokenFile,
   config: schema.ExperimentConfig,
+  *,
   mem_len: int,
   segment_len: int,
   bins: tuple[int, ...],
@@ -137,14 +137,16 @@ def _read_text(
       bins=bins,
       num_alternatives=min(NUM_ALTERNATIVES, config.model.vocab_size),
     ),
-    out_shardings=mesh_lib.replicated(mesh),  # The first process writes all.
+    out_shardings=mesh_lib.replicated(
+      trained.mesh
+    ),  # The first process writes.
   )
   memory = network.empty_state(
     config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
   )
   parts = []
   for segment in attention_use.segments(file, config, segment_len):
-    memory, part = call(params, memory, segment)
+    memory, part = call(trained.params, memory, segment)
     parts.append(jax.device_get(part))
   return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
 

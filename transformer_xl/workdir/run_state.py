@@ -15,7 +15,7 @@ class TrainState(NamedTuple):
   step: jt.Int[shapes.Array, ""]  # Completed updates; index of the next one.
   params: shapes.PyTree
   opt_state: shapes.PyTree
-  average: shapes.PyTree = None  # EMA or ASGD average of the parameters.
+  average: shapes.PyTree | None = None  # EMA or ASGD average of the parameters.
 
 
 class Metadata(NamedTuple):

@@ -44,9 +44,8 @@ def relative_attention(
     num_heads=num_heads,
     head_dim=head_dim,
     has_positions=terms.keys is not None,
-    dropout_rate=dropout.rate,
-    interpret=interpret,
   )
+  tiling = tiling._replace(dropout_rate=dropout.rate, interpret=interpret)
   padding = tiling.query_len - segment_len
 
   def pack(array: jax.Array) -> jax.Array:

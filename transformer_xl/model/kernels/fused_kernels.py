@@ -6,6 +6,7 @@ n blocks of heads, G heads in a block.
 
 import math
 import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,15 +36,13 @@ def forward(
   blocks = width // tiling.block_width
   lse = (lanes, blocks, tiling.heads_per_block, tiling.query_len)
   found = tiles.call(
-    _forward_kernel,
-    "relative_attention",
+    tiles.Kernel(_forward_kernel, "relative_attention", products=(2, 1)),
     tiling,
     inputs=arrays | constants,
     outputs={
       "output": jax.ShapeDtypeStruct(query.shape, query.dtype),
       "lse": jax.ShapeDtypeStruct(lse, jnp.float32),
     },
-    products=(2, 1),
   )
   return found["output"], found["lse"]
 
@@ -55,20 +54,28 @@ def _forward_kernel(
   tiles.clear_padding(refs, tiling)
   for tile in tiling.tiles():
     queries = slice(tile.start, tile.start + tiling.query_block)
-    reach = tiles.column(refs.reach[:, queries])
-    query = refs.query[queries].astype(jnp.float32)
-    output = jnp.zeros_like(query)
+    block = _Queries(
+      refs.query[queries].astype(jnp.float32),
+      tiles.column(refs.reach[:, queries]),
+    )
+    output = jnp.zeros_like(block.rows)
     for head, lanes in enumerate(tiles.heads(tiling)):
-      values, lse = _attend(refs, query, reach, head, lanes, tile, tiling)
+      values, lse = _attend(refs, block, head, lanes, tile, tiling)
       output = jnp.where(lanes, values, output)
       refs.lse[head : head + 1, queries] = tiles.row(lse)
     refs.output[queries] = output.astype(refs.output.dtype)
 
 
+class _Queries(NamedTuple):
+  """A block of queries [Bq, C], and how far each of them sees [Bq, 1]."""
+
+  rows: jax.Array
+  reach: jax.Array
+
+
 def _attend(
   refs: types.SimpleNamespace,
-  query: jax.Array,
-  reach: jax.Array,
+  block: _Queries,
   head: int,
   lanes: jax.Array,
   tile: tiling_lib.Tile,
@@ -77,11 +84,11 @@ def _attend(
   """Attention of one head, and the normalisers of its softmax."""
   dtype = refs.key.dtype
   content, position = (
-    tiles.biased(query, bias_ref, lanes, tiling).astype(dtype)
+    tiles.biased(block.rows, bias_ref, lanes, tiling).astype(dtype)
     for bias_ref in (refs.content_bias, refs.position_bias)
   )
   scores = tiles.scores(refs, head, content, position, tile, tiling)
-  visible = tiles.visible(reach, tile, tiling)
+  visible = tiles.visible(block.reach, tile, tiling)
   scores = jnp.where(visible, scores, tiles.MASKED)
 
   highest = jnp.max(scores, axis=1, keepdims=True)
@@ -121,14 +128,17 @@ def backward(
     )
     for name, array in arrays.items()
   }
-  found = tiles.call(
+  kernel = tiles.Kernel(
     _backward_kernel,
     "relative_attention_gradient",
+    products=(5, 3),
+    sums=("key_sum", "value_sum"),
+  )
+  found = tiles.call(
+    kernel,
     tiling,
     inputs=arrays | constants | results,
     outputs=outputs,
-    sums=("key_sum", "value_sum"),
-    products=(5, 3),
   )
   return {name: found[f"d_{name}"] for name in arrays}
 

@@ -10,6 +10,7 @@ import functools
 import math
 import types
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,25 +34,37 @@ _SUBLANES = 8
 _iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32)
 
 
+class Kernel(NamedTuple):
+  """A kernel for a block of heads in a lane of text.
+
+  Attributes:
+    body: takes references by name, and the sizes of blocks.
+    name: in profiles.
+    products: how many matrix products of scores it has by key, and by row of
+      the window, for the estimate of its cost.
+    sums: names of float32 scratch space [K, C] that it needs.
+  """
+
+  body: Callable[[types.SimpleNamespace, tiling_lib.Tiling], None]
+  name: str
+  products: tuple[int, int]
+  sums: tuple[str, ...] = ()
+
+
 def call(
-  kernel: Callable[[types.SimpleNamespace, tiling_lib.Tiling], None],
-  name: str,
+  kernel: Kernel,
   tiling: tiling_lib.Tiling,
   *,
   inputs: dict[str, jax.Array],
   outputs: dict[str, jax.ShapeDtypeStruct],
-  sums: tuple[str, ...] = (),
-  products: tuple[int, int],
 ) -> dict[str, jax.Array]:
   """Runs a kernel for each block of heads in each lane of text.
 
-  The kernel takes references by name: to the arrays `inputs`; to `outputs` of
-  given shapes, where `d_query` is the gradient of `query`; and to float32
-  scratch space for `sums` [K, C]. References to what is absent are None.
-  `products` counts the kernel's matrix products of scores by key, and by row of
-  the window, for the estimate of its cost.
+  The kernel has references to the arrays `inputs`, to `outputs` of given
+  shapes, where `d_query` is the gradient of `query`, and to its sums.
+  References to what is absent are None.
   """
-  names = (*inputs, *outputs, *sums)
+  names = (*inputs, *outputs, *kernel.sums)
   gradients = [f"d_{name}" for name in _OPTIONAL]
   absent = ("slopes", *_OPTIONAL, *gradients)
   blocks = _block_specs(tiling)
@@ -60,7 +73,7 @@ def call(
   grid = (query.shape[2] // width, query.shape[0])
   steps = math.prod(grid)
   by_key, by_window = tiling_lib.num_scores(tiling)
-  scores = products[0] * by_key + products[1] * by_window
+  scores = kernel.products[0] * by_key + kernel.products[1] * by_window
   small = ("reach", "seeds", "slopes", "lse")
   moved: list[jax.Array | jax.ShapeDtypeStruct]
   moved = [inputs[name] for name in inputs if name not in small]
@@ -69,17 +82,17 @@ def call(
 
   def run(*refs: jax.Ref) -> None:
     by_name = dict.fromkeys(absent) | dict(zip(names, refs, strict=True))
-    kernel(types.SimpleNamespace(**by_name), tiling)
+    kernel.body(types.SimpleNamespace(**by_name), tiling)
 
   results = pl.pallas_call(
     run,
-    name=name,
+    name=kernel.name,
     grid=grid,
     in_specs=[blocks[name] for name in inputs],
     out_specs=[blocks[name.removeprefix("d_")] for name in outputs],
     out_shape=[*outputs.values()],
     scratch_shapes=[pltpu.VMEM((tiling.key_len, width), jnp.float32)]
-    * len(sums),
+    * len(kernel.sums),
     compiler_params=pltpu.CompilerParams(
       # Lanes run in order, since sums over them are kept on the chip.
       dimension_semantics=("parallel", "arbitrary"),

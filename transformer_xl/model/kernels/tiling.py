@@ -52,8 +52,8 @@ class Tiling(NamedTuple):
   query_block: int
   key_len: int  # M + T, padded to whole registers.
   has_positions: bool  # Whether there are position keys.
-  dropout_rate: float  # The share of attention weights that are dropped.
-  interpret: bool  # Run as ordinary JAX, without a TPU.
+  dropout_rate: float = 0.0  # The share of attention weights that are dropped.
+  interpret: bool = False  # Run as ordinary JAX, without a TPU.
 
   @property
   def position_len(self) -> int:
@@ -88,10 +88,8 @@ def make_tiling(
   num_heads: int,
   head_dim: int,
   has_positions: bool = True,
-  dropout_rate: float = 0.0,
-  interpret: bool = False,
 ) -> Tiling:
-  """The tiling that was fastest in docs/kernels.md."""
+  """The tiling that was fastest in docs/kernels.md, without dropout."""
   width = _head_width(num_heads, head_dim)
   block_width = max(width, LANES)
   block = _LONG_QUERY_BLOCK if query_len > 1024 else _QUERY_BLOCK
@@ -107,8 +105,6 @@ def make_tiling(
     query_block=block,
     key_len=round_up(key_len, LANES),
     has_positions=has_positions,
-    dropout_rate=dropout_rate,
-    interpret=interpret,
   )
 
 

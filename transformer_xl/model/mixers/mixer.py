@@ -192,7 +192,6 @@ class Streaming(Protocol):
     *,
     name: str,
     biases: shapes.BiasPair | None,
-    mem_len: int,
     step_len: int,
   ) -> shapes.PyTree:
     """The layer's parameters, and arrays that are computed from them alone."""

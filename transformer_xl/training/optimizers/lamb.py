@@ -42,7 +42,7 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
   def update(
     updates: shapes.PyTree,
     state: optax.OptState,
-    params: shapes.PyTree = None,
+    params: optax.Params | None = None,
   ) -> tuple[shapes.PyTree, optax.OptState]:
     norms = _norms(params)
     lengths = _norms(updates)
