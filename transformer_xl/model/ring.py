@@ -285,7 +285,6 @@ class _Preparation(nn.Module):
     order = table.of(config)
     biases = biases or order.layer_biases(self)
     project = parameters.Projections(self, dropout_lanes=None)
-    project("query", row)  # Parameters are named in the order of `attend`.
     key = parameters.normalised_heads(self, "key", project("key", row))
     empty = Cache(_slots(key), _slots(project("value", row)))
     distances = order.positions(
