@@ -21,6 +21,8 @@ _RATES = (
 _EVALUATOR = "tests/evaluation/test_evaluator.py"
 
 TESTS = {
+  "conformance/equations/attention": ("tests/conformance/test_equations.py",),
+  "conformance/equations/softmax": ("tests/conformance/test_equations.py",),
   "data/segment": (
     "tests/data/test_streams.py",
     "tests/data/test_segment_lengths.py",
