@@ -5,13 +5,14 @@
       params, config, tokens, memory, mem_len=6, clamp_len=0, same_length=False
     )
 
-It shares no code with the package: each pair of query and key is visited, and
-distance and visibility are computed by their definition. Memory is, for each
-lane, a list with one entry for each layer. Where a layer attends, these are the
-true states [m, D], oldest first; m is what the lane has seen, and not what it
-may at most see. A compressive layer has all states of the document, and slots
-are made of them anew for each segment. A recurrent layer has a state of its
-own (`oracles/`). Tokens are [B, T].
+It shares no code with what computes. The equations of attention and of the
+softmax are those of `transformer_xl.conformance.equations`, which imports only
+NumPy. Distance and visibility are those of their definition. Memory is, for
+each lane, a list with one entry for each layer. Where a layer attends, these
+are the true states [m, D], oldest first; m is what the lane has seen, and not
+what it may at most see. A compressive layer has all states of the document, and
+slots are made of them anew for each segment. A recurrent layer has a state of
+its own (`oracles/`). Tokens are [B, T].
 
 `config` is a `ModelConfig`, or anything with its attributes. `params` is the
 package's tree, as arrays of any kind. Layers are at their place in the pattern,
@@ -59,6 +60,8 @@ from tests.oracles import alibi
 from tests.oracles import block_recurrent
 from tests.oracles import memorizing
 from tests.oracles import rope
+from transformer_xl.conformance.equations import attention
+from transformer_xl.conformance.equations import softmax as softmax_equations
 
 Lane = list  # One array [m, D], or state, for each layer.
 
@@ -236,63 +239,25 @@ def encoding(distance: int, model_dim: int, clamp_len: int) -> np.ndarray:
   return np.array([math.sin(a) for a in angles] + [math.cos(a) for a in angles])
 
 
-def attention(
-  query,
-  key,
-  value,
-  position_key,
-  content_bias,
-  position_bias,
-  slopes=None,
-  *,
-  window,
-) -> np.ndarray:
-  """Four-term attention of T queries to K = m + T keys, [T, H, Dh].
-
-  `position_key` maps a distance to a projected encoding [H, Dh]. With `slopes`,
-  one a head, every token of distance lowers a scaled score by its slope. Keys
-  are visible up to the distance `window`, which may be one for each query.
-  """
-  length, heads, width = query.shape
-  windows = np.broadcast_to(window, length)
-  remembered = len(key) - length
-  result = np.zeros(query.shape)
-  for head, i in itertools.product(range(heads), range(length)):
-    visible, scores = [], []
-    for j in range(len(key)):
-      distance = remembered + i - j
-      if 0 <= distance <= windows[i]:
-        content = (query[i, head] + content_bias[head]) @ key[j, head]
-        towards = query[i, head] + position_bias[head]
-        position = towards @ position_key(distance)[head]
-        visible.append(j)
-        penalty = 0 if slopes is None else slopes[head] * distance
-        scores.append((content + position) / math.sqrt(width) - penalty)
-    weights = np.exp(np.array(scores) - max(scores))
-    result[i, head] = weights / weights.sum() @ value[visible, head]
-  return result
-
-
 def log_probs(params, config, hidden) -> np.ndarray:
   """Log-probabilities of all words, [T, V], for hidden states [T, D]."""
-  ends = [*config.cutoffs, config.vocab_size]
   softmax = params["softmax"]
-  kernel, bias, vectors = _output(params, config, 0, hidden)
-  shortlist = vectors @ kernel.T + bias
-  if len(ends) == 1:
-    return _log_softmax(shortlist)
-  clusters = vectors @ softmax["cluster_kernel"].T + softmax["cluster_bias"]
-  head = _log_softmax(np.concatenate([shortlist, clusters], axis=1))
-  parts = [head[:, : ends[0]]]
-  for index in range(1, len(ends)):
-    kernel, bias, vectors = _output(params, config, index, hidden)
-    cluster = head[:, ends[0] + index - 1]
-    parts.append(cluster[:, None] + _log_softmax(vectors @ kernel.T + bias))
-  return np.concatenate(parts, axis=1)
+  count = len(config.cutoffs) + 1
+  kernels, projections = zip(
+    *(_output(params, config, index) for index in range(count)), strict=True
+  )
+  weights = softmax_equations.Weights(
+    kernels,
+    projections,
+    softmax["bias"],
+    softmax.get("cluster_kernel", np.zeros((0, kernels[0].shape[1]))),
+    softmax.get("cluster_bias", np.zeros(0)),
+  )
+  return softmax_equations.log_probs(hidden, weights)
 
 
-def _output(params, config, index, hidden):
-  """One cluster's kernel [V_b, E_b], bias [V_b] and vectors [T, E_b]."""
+def _output(params, config, index):
+  """One cluster's kernel [V_b, E_b] and projection [E_b, D]."""
   embedding, softmax = params["embedding"], params["softmax"]
   ends = [0, *config.cutoffs, config.vocab_size]
   begin, end = ends[index], ends[index + 1]
@@ -307,8 +272,7 @@ def _output(params, config, index, hidden):
   )
   source = 0 if tied and config.div_val == 1 else index
   projection = (embedding if tied else softmax).get(f"projection_{source}")
-  vectors = hidden if projection is None else hidden @ projection.T
-  return kernel, softmax["bias"][begin:end], vectors
+  return kernel, np.eye(config.model_dim) if projection is None else projection
 
 
 def _block(reader: Reader, layer: Layer, params, hidden, past):
@@ -410,23 +374,24 @@ def _attend(reader: Reader, layer: Layer, own, context, remembered: int):
   query = normalised("query", heads("query", context))
   key = normalised("key", heads("key", context))
   plain = query, key
-  slopes = None
+  slopes = np.zeros(config.num_heads)
   if config.encoding == "rope":
     places = [config.rope.position_scale * i for i in range(len(context))]
     query, key = (rope.rotated(rows, places) for rows in (query, key))
   if config.encoding == "alibi":
     count = config.num_heads
-    slopes = [alibi.slope(h, count) for h in range(count)]
-  values = attention(
-    query[remembered:],
-    key,
-    heads("value", context),
-    position_keys.__getitem__,
-    biases["content_bias"],
-    biases["position_bias"],
-    slopes,
-    window=min(layer.window, near),
-  )
+    slopes = np.array([alibi.slope(h, count) for h in range(count)])
+  inputs = {
+    "query": query[None, remembered:],
+    "key": key[None],
+    "value": heads("value", context)[None],
+    "reach": np.full((1, len(context) - remembered), min(layer.window, near)),
+    "position_key": np.stack(position_keys[::-1]),
+    "content_bias": biases["content_bias"],
+    "position_bias": biases["position_bias"],
+    "slopes": slopes,
+  }
+  (values,) = attention.attention(inputs)["values"]
   if retrieves:
     values = memorizing.mix(
       config, own, values, *plain, heads("value", context), window=layer.window
@@ -458,11 +423,6 @@ def _norm(config, rows, params):
   return (
     centred / np.sqrt(variance + epsilon) * params["scale"] + params["bias"]
   )
-
-
-def _log_softmax(logits):
-  shifted = logits - logits.max(axis=-1, keepdims=True)
-  return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def _cluster_of(config, token: int) -> tuple[int, int]:

@@ -138,6 +138,7 @@ MODES = {
 }
 _TRAINING = ("train", "study", "ablation")  # They may start without data.
 _CHECK_WORKDIR = "runs/check"
+_CHECKED = {"config.model.layers", "config.model.encoding"}  # What it reads.
 # Flags that some modes alone read.
 _OF_SOME_MODES = {
   "topology": ("plan", "study"),
@@ -238,10 +239,12 @@ def flags_without_effect(argv: list[str], mode: str) -> list[str]:
       modes = " or ".join(readers)
       warnings.append(f"--{name} has no effect without --mode={modes}.")
   experiment, rest = command_line.split(argv, "config")
-  sets_field = any(word.lstrip("-").startswith("config.") for word in rest)
-  if mode == "check" and (experiment is not None or sets_field):
+  names = [word.lstrip("-").partition("=")[0] for word in rest]
+  fields = {name for name in names if name.startswith("config.")}
+  if mode == "check" and (experiment is not None or fields - _CHECKED):
     warnings.append(
-      "--mode=check checks models of its own: --config has no effect on them."
+      "--mode=check tries the mixers and the encoding of --config, in models "
+      "of its own: nothing else of it has an effect."
     )
   return warnings
 

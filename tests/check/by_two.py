@@ -14,9 +14,11 @@ from tests import processes
 from transformer_xl.check import attention_numbers
 from transformer_xl.check import check
 from transformer_xl.check import finding
+from transformer_xl.check import memory
 from transformer_xl.check import on_mesh
 from transformer_xl.check import small_run
 from transformer_xl.check import softmax_numbers
+from transformer_xl.config import load
 
 
 def check_together(folder):
@@ -40,6 +42,8 @@ def check_together(folder):
           mesh, "float32", softmax_numbers.ROOM, True
         ),
       ]
+  config = load.from_config_dict(load.default())
+  findings += memory.run(config.model, short=True)
   findings += small_run.run(meshes[:1], str(folder))
   findings = finding.largest_of_processes(findings)
   error = 100.0 * jax.process_index()

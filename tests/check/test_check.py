@@ -12,6 +12,7 @@ from transformer_xl import errors
 from transformer_xl.check import check
 from transformer_xl.check import environment
 from transformer_xl.check import finding
+from transformer_xl.check import memory
 from transformer_xl.check import numbers
 from transformer_xl.check import small_run
 from transformer_xl.check import speed
@@ -26,6 +27,7 @@ UNKNOWN = finding.Finding("resume", "not compared: they differ", 68, math.inf)
 def run(monkeypatch, folder, findings):
   """Runs a check that finds this, and returns its file."""
   monkeypatch.setattr(numbers, "run", lambda *_, **__: findings)
+  monkeypatch.setattr(memory, "run", lambda *_, **__: [])
   monkeypatch.setattr(small_run, "run", lambda *_, **__: [RIGHT])
   monkeypatch.setattr(speed, "run", lambda **_: [])
   config = load.from_config_dict(load.default())
@@ -81,6 +83,7 @@ def test_what_was_found_is_written_and_only_right_devices_are_timed(
     raise KeyboardInterrupt
 
   monkeypatch.setattr(numbers, "run", lambda *_, **__: [found])
+  monkeypatch.setattr(memory, "run", lambda *_, **__: [])
   monkeypatch.setattr(small_run, "run", lambda *_, **__: [RIGHT])
   monkeypatch.setattr(speed, "run", stop)
   with pytest.raises(raised):
@@ -140,7 +143,7 @@ def test_the_short_form_finds_this_machine_right(tmp_path):
   assert result["passed"]
   assert result["is_short"]
   parts = {one["part"] for one in result["findings"]}
-  assert parts >= {"attention", "training", "generation", "resume"}
+  assert parts >= {"attention", "memory", "training", "generation", "resume"}
   timed = {one["part"] for one in result["speed"]}
   assert timed == {"product", "memory", "update", "segment", "token"}
   assert all(one["seconds"] > 0 for one in result["speed"])

@@ -81,3 +81,23 @@ def test_a_wrong_registration_is_one_line(name, added, said):
   with pytest.raises(errors.UserError, match=said.replace(".", r"\.")):
     registry.mixers.register(name)(added)
   assert [*registry.mixers] == before
+
+
+def test_what_is_registered_for_a_while_is_forgotten():
+  class Again(Plain):
+    """Defined a second time, as in a notebook."""
+
+  def again_without_a_rule():
+    with registry.mixers.temporarily({"other": Plain, "mine": WithoutRule}):
+      pass
+
+  before = registry.version(), [*registry.mixers]
+  with registry.mixers.temporarily({"mine": Plain}):
+    with registry.mixers.temporarily({"mine": Again}):
+      assert registry.mixers["mine"] is Again
+    assert registry.mixers["mine"] is Plain
+    with pytest.raises(errors.UserError, match="declares size without a rule"):
+      again_without_a_rule()
+    assert [*registry.mixers] == [*before[1], "mine"]
+  assert [*registry.mixers] == before[1]
+  assert registry.version() > before[0] + 2

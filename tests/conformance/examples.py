@@ -212,14 +212,8 @@ ENCODINGS = {
 @contextlib.contextmanager
 def registered():
   """Registers all of them for a while, so that no other test knows them."""
-  try:
-    for name, kind in MIXERS.items():
-      registry.mixers.register(name)(kind)
-    for name, kind in ENCODINGS.items():
-      registry.encodings.register(name)(kind)
+  with (
+    registry.mixers.temporarily(MIXERS),
+    registry.encodings.temporarily(ENCODINGS),
+  ):
     yield
-  finally:
-    for parts in (registry.mixers, registry.encodings):
-      for name in (*MIXERS, *ENCODINGS):
-        parts._found.pop(name, None)
-    registry._versions.append("")  # Fields are declared anew.

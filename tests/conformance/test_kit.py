@@ -132,7 +132,7 @@ def test_a_row_names_the_place_and_the_difference():
   row = rows[LANE.name]
   assert row.outcome == "FAILED"
   assert row.case == "lane 1 reset at position 3: lane 1, position 3"
-  assert row.reason == "what was before the reset is remembered"
+  assert row.reason == "the outputs are not those of a fresh start"
   assert row.difference > 1000 * row.tolerance > 0
   line = kit.told(row)
   assert line.startswith("FAILED ")

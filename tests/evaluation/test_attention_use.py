@@ -15,6 +15,7 @@ from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh
 from transformer_xl.config import load
+from transformer_xl.conformance.equations import attention as equations
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
@@ -73,13 +74,13 @@ def test_weights_are_those_of_the_oracle(case, monkeypatch):
   params = tiny.params(config)
   read_segment = reading(config, clamp_len=5)
   seen = []
-  original = oracle.attention
+  original = equations.attention
 
-  def spy(query, key, value, *rest, window):
-    seen.append(_weights(original, query, key, *rest, window=window))
-    return original(query, key, value, *rest, window=window)
+  def spy(inputs):
+    seen.append(_weights(original, inputs))
+    return original(inputs)
 
-  monkeypatch.setattr(oracle, "attention", spy)
+  monkeypatch.setattr(equations, "attention", spy)
   lanes = oracle.start(config, batch_size=tiny.LANES, mem_len=tiny.MEMORY)
   memory = network.empty_state(
     config,
@@ -109,13 +110,13 @@ def test_weights_are_those_of_the_oracle(case, monkeypatch):
     comparison.assert_close(actual, expected, roundings=ROUNDINGS)
 
 
-def _weights(attend, query, key, *rest, window):
+def _weights(attend, inputs):
   """[H, T, K], a key at a time."""
   columns = []
-  for index in range(len(key)):
-    value = np.zeros_like(key)
-    value[index] = 1
-    columns.append(attend(query, key, value, *rest, window=window)[..., 0])
+  for index in range(inputs["key"].shape[1]):
+    value = np.zeros_like(inputs["value"])
+    value[:, index] = 1
+    columns.append(attend(inputs | {"value": value})["values"][0, ..., 0])
   return np.stack(columns, axis=-1).swapaxes(0, 1)
 
 

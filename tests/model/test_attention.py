@@ -82,43 +82,6 @@ def test_penalties_fall_to_zero_at_the_query():
   np.testing.assert_array_equal(actual, expected * [[[0.5]], [[0.25]]])
 
 
-@pytest.mark.parametrize("form", cases.FORMS)
-@pytest.mark.parametrize(
-  ("sizes", "encoding"),
-  [
-    # Lanes, queries, remembered, heads and the width of a head.
-    ((2, 1, 0, 2, 4), "relative"),
-    ((2, 3, 7, 2, 4), "relative"),
-    ((1, 5, 2, 3, 4), "relative"),
-    ((1, 130, 6, 1, 4), "relative"),  # In two blocks.
-    ((2, 4, 4, 2, 4), "shaw"),
-    ((2, 3, 7, 2, 4), "alibi"),
-    ((2, 3, 7, 2, 4), "none"),
-  ],
-)
-def test_attention_equals_the_loops(form, sizes, encoding):
-  arrays = cases.arguments(*sizes, encoding=encoding)
-  actual = cases.values(form, arrays)
-  nothing = jnp.zeros(arrays["query"].shape[2:])
-  terms = cases.arguments(*sizes) | {
-    "position_key": jnp.zeros(arrays["key"].shape[1:]),
-    "content_bias": nothing,
-    "position_bias": nothing,
-  }
-  wide = {name: np.float64(array) for name, array in (terms | arrays).items()}
-  for lane, values in enumerate(actual):
-    expected = oracle.attention(
-      *(wide[name][lane] for name in ("query", "key", "value")),
-      # The last row encodes distance 0.
-      lambda distance, keys=wide["position_key"]: keys[::-1][distance],
-      wide["content_bias"],
-      wide["position_bias"],
-      wide.get("slopes"),
-      window=wide["reach"][lane],
-    )
-    np.testing.assert_allclose(values, expected, atol=ROUNDING)
-
-
 def test_a_gpu_attends_from_all_queries_at_once(monkeypatch):
   arrays = cases.arguments(1, 130, 6, 1, 4)
   dropout = cases.dropout(arrays, 0.3)

@@ -21,6 +21,11 @@ _RATES = (
 _EVALUATOR = "tests/evaluation/test_evaluator.py"
 
 TESTS = {
+  "conformance/equations/attention": (
+    "tests/conformance/test_equations.py",
+    "tests/check/test_numbers.py::test_another_hash_of_dropout_is_found",
+  ),
+  "conformance/equations/softmax": ("tests/conformance/test_equations.py",),
   "data/segment": (
     "tests/data/test_streams.py",
     "tests/data/test_segment_lengths.py",

@@ -1,4 +1,4 @@
-"""Attention and its dropout, against `attention_reference`.
+"""Attention and its dropout, against the equations in float64.
 
 Shapes: B lanes, T queries, M remembered, H heads, Dh head width.
 """
@@ -11,9 +11,9 @@ import numpy as np
 
 from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.check import attention_reference
 from transformer_xl.check import finding
 from transformer_xl.check import on_mesh
+from transformer_xl.conformance.equations import attention as equations
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
@@ -105,7 +105,7 @@ def check_dropout_masks(mesh: jax.sharding.Mesh, dtype: str) -> finding.Finding:
     return {"kept": dropout_lib.kept(seed, row, column, rate=RATE)}
 
   found = on_mesh.call(mesh, keeps, {"seeds": seeds}, {})["kept"]
-  expected = attention_reference.kept_weights(seeds, 50, 70, rate=RATE)
+  expected = equations.kept_weights(seeds, 50, 70, rate=RATE)
   different = int((found != expected).sum())
   case = f"{expected.size} elements, differences"
   return finding.Finding("dropout masks", case, different, 0)
@@ -162,10 +162,10 @@ def check_attention(
   found = on_mesh.call(mesh, values_and_gradients, rows, terms)
   kept = None
   if rate:
-    kept = attention_reference.kept_weights(
+    kept = equations.kept_weights(
       seeds, sizes.queries, sizes.queries + sizes.remembered, rate=rate
     )
-  expected = attention_reference.attention(
+  expected = equations.attention(
     _wide(inputs), output_gradient.astype(np.float64), kept=kept, rate=rate
   )
   with_dropout = f", dropout {rate}" if rate else ""
@@ -196,9 +196,7 @@ def check_ring(
   slot = slots // 2 // queries * queries
   inputs = draw_attention(lanes, sizes, kind, dtype)
   inputs["reach"] = np.minimum(inputs["reach"], remembered)
-  expected = attention_reference.attention(
-    _wide(inputs), np.zeros(inputs["query"].shape)
-  )["values"]
+  expected = equations.attention(_wide(inputs))["values"]
 
   def in_slots(keys: np.ndarray) -> np.ndarray:
     """Keys [B, R, H, Dh], oldest first, by slot: [B * H, Dh, R]."""

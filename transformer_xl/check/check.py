@@ -1,7 +1,7 @@
 """Whether these devices compute the right numbers; `--mode=check`.
 
-It needs no data and no configuration. It is short on a CPU, and complete on
-accelerators. Writes `results/check.json`, which an issue report can carry.
+It needs no data. It is short on a CPU, and complete on accelerators. Writes
+`results/check.json`, which an issue report can carry.
 """
 
 import math
@@ -14,6 +14,7 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.check import environment
 from transformer_xl.check import finding
+from transformer_xl.check import memory
 from transformer_xl.check import numbers
 from transformer_xl.check import on_mesh
 from transformer_xl.check import small_run
@@ -26,13 +27,13 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Checks all devices of all processes, and writes `results/check.json`.
 
   Args:
-    config: has no effect. The check has models of its own.
+    config: whose mixers and encoding are tried, in small models. The rest of
+      it has no effect: the check has models of its own.
     workdir: where the result goes.
 
   Raises:
     WrongResultError: a device computes something else than it should.
   """
-  del config
   start = time.perf_counter()
   short = jax.devices()[0].platform == "cpu"
   found = environment.describe()
@@ -44,6 +45,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   )
   meshes = make_meshes()
   findings = numbers.run(meshes, short=short)
+  findings += memory.run(config.model, short=short)
   findings += small_run.run(meshes, workdir)
   findings = finding.largest_of_processes(findings)
   finding.log(findings)

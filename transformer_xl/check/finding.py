@@ -76,10 +76,7 @@ def compare(
     found = np.asarray(actual[name]).astype(np.float64)
     size = np.abs(array).max()
     errors[name] = float(np.abs(found - array).max() / size / unit)
-  # NaN is larger than any number.
-  worst = max(
-    errors, key=lambda name: (errors[name] != errors[name], errors[name])
-  )
+  worst = max(errors, key=lambda name: _size(errors[name]))
   return Finding(part, case, errors[worst], limit, worst)
 
 
@@ -104,17 +101,28 @@ def attempt(
 def largest_of_processes(findings: Sequence[Finding]) -> list[Finding]:
   """The findings with the largest error that any process has found.
 
-  Every process has compared its own copy of the same results.
+  Every process has compared its own copy of the same results. A wrong one
+  counts before all right ones, whose limit may be another.
   """
   if jax.process_count() == 1:
     return list(findings)
-  mine = np.array([found.error for found in findings], np.float64)
-  everyone = multihost_utils.process_allgather(mine)
-  largest = np.max(everyone, axis=0)  # NaN where one has NaN.
+  mine = [(found.error, found.limit) for found in findings]
+  everyone = multihost_utils.process_allgather(np.array(mine, np.float64))
+  by_finding = np.swapaxes(everyone, 0, 1).tolist()
+
+  def worst(found: Finding, pairs: list[list[float]]) -> Finding:
+    seen = [found._replace(error=error, limit=limit) for error, limit in pairs]
+    return max(seen, key=lambda one: (not one.passed, _size(one.error)))
+
   return [
-    found._replace(error=float(error))
-    for found, error in zip(findings, largest, strict=True)
+    worst(found, pairs)
+    for found, pairs in zip(findings, by_finding, strict=True)
   ]
+
+
+def _size(error: float) -> tuple[bool, float]:
+  """How large an error is; NaN is larger than any number."""
+  return math.isnan(error), error
 
 
 def log(findings: Sequence[Finding]) -> None:

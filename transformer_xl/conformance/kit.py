@@ -1,8 +1,10 @@
 """Applies every check to an implementation, and says what came out."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import jax
 
 from transformer_xl import errors
 from transformer_xl.config import extensions
@@ -86,9 +88,16 @@ def rows(implementation: str | Build | Implementation) -> Iterator[Row]:
   if not isinstance(implementation, str):
     subject = Subject(implementation)
     yield from (row(check, subject) for check in table.ALL)
-    return
-  variants = subjects(implementation)
-  for check in table.ALL:
+  else:
+    yield from rows_of(subjects(implementation))
+
+
+def rows_of(
+  variants: Mapping[str, Subject],
+  checks: Sequence[check_lib.Check] = table.ALL,
+) -> Iterator[Row]:
+  """A row for each check, of the variants of a model that it is for."""
+  for check in checks:
     found = []
     for name, subject in variants.items():
       if _is_for(check, name):
@@ -96,8 +105,14 @@ def rows(implementation: str | Build | Implementation) -> Iterator[Row]:
     yield _merged(check, found)
 
 
-def subjects(name: str) -> Mapping[str, Subject]:
+def subjects(
+  name: str, *, encoding: str | None = None
+) -> Mapping[str, Subject]:
   """The variants of models that try what is registered under a name.
+
+  Args:
+    name: of a mixer or an encoding.
+    encoding: of the models of a mixer; None for that of the default.
 
   Raises:
     UserError: nothing is.
@@ -110,7 +125,7 @@ def subjects(name: str) -> Mapping[str, Subject]:
     )
   result = {
     variant: Subject(build)
-    for variant, build in registered.variants(name).items()
+    for variant, build in registered.variants(name, encoding).items()
   }
   if name in registry.mixers:
     alone = registered.Alone(name)
@@ -134,7 +149,10 @@ def row(check: check_lib.Check, subject: Subject) -> Row:
   if why_not:
     return Row(check.name, NOT_APPLICABLE, why_not)
   try:
-    return of_findings(check.name, list(check.function(subject)))
+    # The tolerances are those of float32, to which a TPU or a GPU does not
+    # multiply by default.
+    with jax.default_matmul_precision("highest"):
+      return of_findings(check.name, list(check.function(subject)))
   except errors.UserError:
     raise
   except Exception as error:  # A step that does not run has failed the check.

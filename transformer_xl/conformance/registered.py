@@ -397,18 +397,22 @@ def build(
   return build
 
 
-def variants(name: str) -> dict[str, Build]:
-  """The implementations that try what is registered under a name."""
-  usual = tuple(load.default().model.layers)
+def variants(name: str, encoding: str | None = None) -> dict[str, Build]:
+  """The implementations that try what is registered under a name.
+
+  A mixer is tried with an encoding, or with the default one.
+  """
+  default = load.default().model
+  usual = tuple(default.layers)
   fields: dict[str, Any] = {"layers": usual, "encoding": name}
   if name in registry.mixers:
-    fields = {"layers": (name,)}
+    fields = {"layers": (name,), "encoding": encoding or default.encoding}
   result = {
     "training": build(Model, **fields),
     "reading with fixed parameters": build(Reading, **fields),
     "training over several segments": build(Model, gradient="flows", **fields),
   }
   if name in registry.mixers and not registry.mixers[name].attends:
-    layers = (name, *usual)
-    result["reading a hybrid"] = build(Reading, layers=layers)
+    fields["layers"] = (name, *usual)
+    result["reading a hybrid"] = build(Reading, **fields)
   return result

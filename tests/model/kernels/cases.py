@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_xl.conformance.equations import attention as equations
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
@@ -109,48 +110,6 @@ def values(form, arrays, dropout=None):
   return jax.jit(functools.partial(attend, form, dropout))(**arrays)
 
 
-def define(
-  kept: jax.Array | None,
-  rate: float,
-  *,
-  query: jax.Array,
-  key: jax.Array,
-  value: jax.Array,
-  reach: jax.Array,
-  position_key: jax.Array | None = None,
-  content_bias: jax.Array | None = None,
-  position_bias: jax.Array | None = None,
-  slopes: jax.Array | None = None,
-  added: jax.Array | None = None,
-) -> jax.Array:
-  """Attention by its definition, with a key for each pair of query and key.
-
-  `kept` [B, H, T, K] is which weights dropout keeps; None for all.
-  """
-  segment_len, context_len = query.shape[1], key.shape[1]
-  newest = np.arange(context_len - segment_len, context_len)
-  distance = newest[:, None] - np.arange(context_len)[None]
-  content, position = (
-    query if bias is None else query + bias[None, None]
-    for bias in (content_bias, position_bias)
-  )
-  found = jnp.einsum("bthd,bkhd->bhtk", content, key)
-  if position_key is not None:  # The last row is of distance 0.
-    by_pair = position_key[context_len - 1 - np.maximum(distance, 0)]
-    found += jnp.einsum("bthd,tkhd->bhtk", position, by_pair)
-  found /= np.sqrt(query.shape[-1])
-  if slopes is not None:
-    found -= slopes[None, :, None, None] * distance[None, None]
-  if added is not None:
-    found += added[None][..., context_len - 1 - np.maximum(distance, 0)]
-  visible = (distance[None] >= 0) & (distance[None] <= reach[:, :, None])
-  found = jnp.where(visible[:, None], found, -jnp.inf)
-  weights = jax.nn.softmax(found, axis=-1)
-  if kept is not None:
-    weights = jnp.where(kept, weights / (1 - rate), 0)
-  return jnp.einsum("bhtk,bkhd->bthd", weights, value)
-
-
 def value_and_gradients(form, arrays, dropout=None):
   """Attention's values, and gradients of all that has any."""
   function = functools.partial(attend, form, dropout)
@@ -158,36 +117,23 @@ def value_and_gradients(form, arrays, dropout=None):
 
 
 def defined_value_and_gradients(arrays, dropout=None):
-  """Those of the definition, in float64."""
+  """Those of the equations, in float64."""
   kept, rate = None, 0.0
   if dropout is not None:
     rate = dropout.rate
-    row = jnp.arange(arrays["query"].shape[1], dtype=jnp.int32)
-    column = jnp.arange(arrays["key"].shape[1], dtype=jnp.int32)
-    kept = jax.jit(dropout_lib.kept, static_argnames="rate")(
-      dropout.seeds[:, :, None, None],
-      row[None, None, :, None],
-      column[None, None, None],
+    kept = equations.kept_weights(
+      np.asarray(dropout.seeds),
+      arrays["query"].shape[1],
+      arrays["key"].shape[1],
       rate=rate,
     )
-  with jax.enable_x64(True):
-    wide = {
-      name: array if name == "reach" else jnp.asarray(np.float64(array))
-      for name, array in arrays.items()
-    }
-    weights = jnp.asarray(np.float64(output_weights(arrays)))
-    defined = _define(kept, *_without_constants(wide), weights, rate=rate)
-    return jax.tree.map(np.asarray, defined)
-
-
-@functools.partial(jax.jit, static_argnames="rate")
-def _define(kept, arrays, fixed, weights, *, rate):
-  def function(arrays):
-    return define(kept, rate, **arrays, **fixed)
-
-  values, pull = jax.vjp(function, arrays)
-  (gradients,) = pull(weights)
-  return values, gradients
+  gradients = equations.attention(
+    {name: np.float64(array) for name, array in arrays.items()},
+    np.float64(output_weights(arrays)),
+    kept=kept,
+    rate=rate,
+  )
+  return gradients.pop("values"), gradients
 
 
 def assert_close(actual, expected, *, tolerance=ROUNDING):

@@ -22,7 +22,7 @@ PUBLISHED = (1, 20, 9, 3, 41)  # The width of the published base model.
 # The queries need a second block, which has two of them.
 TWO_BLOCKS = (2, 130, 70, 2, 64)
 MORE_SIZES = (
-  *((2, 12, 0, 2, 4), (2, 1, 5, 2, 4), (1, 17, 128, 4, 64)),
+  *((2, 1, 0, 2, 4), (2, 12, 0, 2, 4), (2, 1, 5, 2, 4), (1, 17, 128, 4, 64)),
   *((1, 16, 16, 1, 128), (1, 5, 6, 1, 130)),
 )
 

@@ -158,7 +158,7 @@ def offers(name: str) -> WhyNot:
 
 def two_devices(subject: Subject) -> str:
   del subject
-  return "" if len(jax.devices()) > 1 else "there is one device"
+  return "" if len(jax.local_devices()) > 1 else "there is one device"
 
 
 def cut(cuts: Sequence[int]) -> str:

@@ -92,7 +92,7 @@ def two_devices_give_what_one_gives(subject: Subject) -> check.Findings:
   for axis in ("fsdp", "tensor"):
     axes = dict.fromkeys(mesh_lib.AXES, 1) | {axis: 2}
     mesh = mesh_lib.make_mesh(
-      schema.MeshConfig(**axes), devices=jax.devices()[:2]
+      schema.MeshConfig(**axes), devices=jax.local_devices()[:2]
     )
     by_lane = mesh_lib.lanes(mesh)
     with jax.set_mesh(mesh):

@@ -30,7 +30,7 @@ def a_reset_of_a_lane_is_a_fresh_start(subject: Subject) -> check.Findings:
       actual[1:, start:],
       fresh[1:],
       case,
-      reason="what was before the reset is remembered",
+      reason="the outputs are not those of a fresh start",
       lane=1,
       position=start,
     )
@@ -106,7 +106,7 @@ def _reset_inside(subject: Subject, start: int, cuts: list[int]) -> Finding:
     actual[:1, document],
     fresh[:1],
     f"lane 0 reset at position {start}",
-    reason="what was before the reset is remembered",
+    reason="the outputs are not those of a fresh start",
     position=start,
   )
 
