@@ -13,7 +13,6 @@ segments, whose training step takes as much memory as the recurrent row's.
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from absl import logging
@@ -34,6 +33,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import nats
 from transformer_xl.model.encodings import table as encodings
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
 # With these, each layer attends to as many keys as `mem_len`, a token's own
@@ -45,7 +45,7 @@ _EXACT_LENGTH = {
 }
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Compares rows; returns the content of `results/ablation.json`.
 
   A table and a picture lie beside it.
@@ -125,7 +125,7 @@ def parse(config: schema.ExperimentConfig, name: str) -> variants.Variant:
       f"analysis.rows has {name!r}, which is not a row; rows are {text}."
     )
   recurrence, encoding, loss_on = name.split("-")
-  changes: dict[str, Any] = {
+  changes: dict[str, object] = {
     "model.encoding": encoding,
     "train.loss_on": loss_on,
   }
@@ -215,7 +215,7 @@ def measure(
   return trials.Measurement(losses, bins={})
 
 
-def fields(row: comparison.Row) -> dict[str, Any]:
+def fields(row: comparison.Row) -> metrics_log.Json:
   """The parts of the row's name, its lengths in training, and its sweep."""
   config = row.config
   split = token_file.open_split(config.data.dataset_dir, config.eval.split)

@@ -18,7 +18,7 @@ Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings
 from transformer_xl.model import network
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
@@ -78,7 +79,7 @@ def _lengths(config: schema.ExperimentConfig) -> tuple[int, int]:
   return mem_len, min(config.eval.segment_len, mem_len)
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Measures and draws; returns the content of `attention.json`.
 
   Raises:
@@ -238,7 +239,7 @@ def _summary(
   chosen: list[tuple[int, int]],
   config: schema.ExperimentConfig,
   vocabulary: vocabulary_lib.Vocabulary,
-) -> dict[str, Any]:
+) -> metrics_log.Json:
   """The content of `attention.json`; `chosen` are layers and heads."""
   reach = mean_distance(maps.by_distance)
   segment_len = maps.weights.shape[2]
@@ -276,7 +277,7 @@ def _top_of_memory(
   weights: jt.Float[np.ndarray, "T K"],
   maps: Maps,
   vocabulary: vocabulary_lib.Vocabulary,
-) -> list[dict[str, Any]]:
+) -> list[metrics_log.Json]:
   """For each of the last queries, the tokens in memory it attends to most."""
   mem_len = weights.shape[1] - weights.shape[0]
   count = max(1, round(TOP_SHARE * mem_len))

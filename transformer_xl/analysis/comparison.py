@@ -28,6 +28,7 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.planning import topology as topology_lib
+from transformer_xl.workdir import metrics_log
 
 
 class TriedRate(NamedTuple):
@@ -42,7 +43,7 @@ class Row(NamedTuple):
   """A variant as it was trained and measured; losses in nats per token."""
 
   name: str
-  changes: Mapping[str, Any]  # Values of the variant, by path.
+  changes: Mapping[str, object]  # Values of the variant, by path.
   config: schema.ExperimentConfig  # With these values and the learning rate.
   learning_rate: float
   learning_rates: list[TriedRate]  # Empty if there was no choice.
@@ -89,8 +90,8 @@ class Preset(NamedTuple):
   # The length at which a variant with these losses is compared.
   choose_length: Callable[[schema.ExperimentConfig, trials.Losses], int]
   # Further fields of the JSON file, and of a row in it.
-  about: Mapping[str, Any]
-  fields: Callable[[Row], dict[str, Any]]
+  about: metrics_log.Json
+  fields: Callable[[Row], metrics_log.Json]
   # The cells of each row, by the heads of their columns; and the picture.
   table: Callable[[Sequence[Row]], list[dict[str, str]]]
   draw: Callable[[Sequence[Row]], figure_lib.Figure]
@@ -114,7 +115,7 @@ def run(
   preset: Preset,
   *,
   topology: str | None = None,
-) -> dict[str, Any]:
+) -> metrics_log.Json:
   """Trains, measures and compares variants.
 
   The files are written after each variant. With a `topology`, as in
@@ -136,7 +137,7 @@ def run(
     "Variants are compared on the %s split (analysis.split).",
     config.analysis.split,
   )
-  result: dict[str, Any] = {
+  result: metrics_log.Json = {
     "made_by": plotting.made_by(),
     "dataset": config.data.name,
     "split": config.analysis.split,
@@ -399,7 +400,7 @@ def with_differences(rows: Sequence[Row]) -> list[Row]:
 
 
 def _write(
-  result: dict[str, Any], rows: Sequence[Row], workdir: str, preset: Preset
+  result: metrics_log.Json, rows: Sequence[Row], workdir: str, preset: Preset
 ) -> None:
   """Puts rows into the result, and writes it with its table and picture."""
   result["rows"] = []

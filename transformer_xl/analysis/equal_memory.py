@@ -1,7 +1,6 @@
 """Longer segments, so that a training step takes as much memory as another."""
 
 import math
-from typing import Any
 
 from absl import logging
 
@@ -21,7 +20,9 @@ _COUNTS = (
 )
 
 
-def changes(config: schema.ExperimentConfig, *, budget: int) -> dict[str, Any]:
+def changes(
+  config: schema.ExperimentConfig, *, budget: int
+) -> dict[str, object]:
   """The values that give an experiment the longest segment within a budget.
 
   The number of tokens stays the same, up to one call's segments, and so does
@@ -55,14 +56,14 @@ def changes(config: schema.ExperimentConfig, *, budget: int) -> dict[str, Any]:
 
 def with_segment(
   config: schema.ExperimentConfig, segment_len: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
   """The values of another segment length, on as many tokens.
 
   A field that follows another one, such as `decay_steps`, is scaled like it.
   """
   per_call = config.train.segments_per_call
   share = config.train.segment_len / segment_len
-  values: dict[str, Any] = {"train.segment_len": segment_len}
+  values: dict[str, object] = {"train.segment_len": segment_len}
   for path in _COUNTS:
     group, _, name = path.partition(".")
     count = getattr(getattr(config, group), name)

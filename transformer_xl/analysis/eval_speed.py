@@ -40,6 +40,7 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.encodings import table as encodings
+from transformer_xl.workdir import metrics_log
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.
 REPEATS = 5  # Windows, or segments, that are timed.
@@ -51,7 +52,7 @@ LABELS = {
 }
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Times each method at each length; returns `results/eval_speed.json`."""
   check(config, workdir)
   directory = config.data.dataset_dir
@@ -190,7 +191,7 @@ def _row(length: int, seconds: dict[str, float]) -> dict[str, Any]:
   }
 
 
-def _log(row: dict[str, Any]) -> None:
+def _log(row: metrics_log.Json) -> None:
   times = row["milliseconds_per_token"]
   faster = row["times_faster_than_vanilla"]
   logging.info(
@@ -211,7 +212,7 @@ def _count(model: schema.ModelConfig) -> int:
 
 
 @plotting.in_style
-def draw(result: dict[str, Any]) -> figure_lib.Figure:
+def draw(result: metrics_log.Json) -> figure_lib.Figure:
   """Plots time per token and speed-up by attention length."""
   figure, (left, right) = plotting.subplots(1, 2, figsize=(7.0, 2.9))
   lengths = [row["attention_len"] for row in result["lengths"]]

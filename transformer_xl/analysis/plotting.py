@@ -97,7 +97,7 @@ def draw_row(
 def write(
   workdir: str,
   name: str,
-  result: dict[str, Any],
+  result: metrics_log.Json,
   figures: dict[str, figure_lib.Figure],
   *,
   table: Sequence[dict[str, str]] = (),

@@ -35,6 +35,7 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.model import visibility
 from transformer_xl.model.mixers import table as mixers
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
 
@@ -104,7 +105,7 @@ def scale(file: token_file.TokenFile, answers: token_file.Answers) -> Scale:
   )
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Measures the run and those of `config.analysis.group`.
 
   Returns the content of `results/recall.json`; a table and a figure lie beside
@@ -115,7 +116,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """
   file, answers = open_answers(config)
   distances = scale(file, answers)
-  result: dict[str, Any] = {
+  result: metrics_log.Json = {
     "made_by": plotting.made_by(),
     "dataset": config.data.name,
     "split": config.eval.split,
@@ -222,7 +223,7 @@ def right_answers(
   }
 
 
-def answers_up_to(result: dict[str, Any], curve: dict[str, Any]) -> int:
+def answers_up_to(result: metrics_log.Json, curve: metrics_log.Json) -> int:
   """The distance up to which at least half of the answers are right, or 0."""
   pairs = zip(result["distances"], curve["accuracy"], strict=True)
   right = itertools.takewhile(lambda pair: pair[1] >= 0.5, pairs)
@@ -262,7 +263,7 @@ def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
   return segment_len - 1 + lengths[0] + whole * segment_len
 
 
-def table(result: dict[str, Any]) -> list[dict[str, str]]:
+def table(result: metrics_log.Json) -> list[dict[str, str]]:
   """Right answers in per cent, a row for each curve."""
   rows = []
   for curve in result["curves"]:
@@ -280,7 +281,7 @@ def table(result: dict[str, Any]) -> list[dict[str, str]]:
 
 
 @plotting.in_style
-def draw(result: dict[str, Any]) -> figure_lib.Figure:
+def draw(result: metrics_log.Json) -> figure_lib.Figure:
   """Plots accuracy by distance, and where each `reach` ends."""
   figure, axes = plotting.subplots(figsize=(6.5, 3.4))
   middles = [math.sqrt(low * high) for low, high in result["distances"]]

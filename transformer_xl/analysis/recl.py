@@ -32,6 +32,7 @@ from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import nats
 from transformer_xl.model import network
 from transformer_xl.model.encodings import table
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
 # As in appendix C of the paper: shares of the tokens, the hardest, that are
@@ -127,7 +128,7 @@ def _check_text(
   return file
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Compares the run with those of `config.analysis.group`.
 
   Returns the content of `results/recl.json`; a figure and the losses lie beside
@@ -189,7 +190,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
 
 def _entry(
   losses: jt.Float[np.ndarray, "G C T"], fraction: float, contexts: list[int]
-) -> dict[str, Any]:
+) -> metrics_log.Json:
   """Effective lengths for a fraction, in the order of the group."""
   found = gains(losses, fraction=fraction)
   ends = [effective_length(row, contexts, THRESHOLD) for row in found.relative]
@@ -230,7 +231,7 @@ def measure(
 
 def _settings(
   config: schema.ExperimentConfig, contexts: list[int]
-) -> dict[str, Any]:
+) -> metrics_log.Json:
   """States how a model is read at the longest context."""
   length = int(_read_lengths(config, contexts).max())
   return settings_lib.of_data(config, segment_len=length, mem_len=0)
@@ -251,7 +252,7 @@ def _read_lengths(
 
 
 @plotting.in_style
-def draw(result: dict[str, Any]) -> figure_lib.Figure:
+def draw(result: metrics_log.Json) -> figure_lib.Figure:
   """Plots perplexity and, for each r, gains by context (figures 3 and 4)."""
   entries = result["recl"]
   contexts = result["contexts"]

@@ -34,12 +34,13 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import settings
 from transformer_xl.model import nats
 from transformer_xl.model.encodings import table as encodings
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
 
 def run(
   config: schema.ExperimentConfig, workdir: str, *, topology: str | None = None
-) -> dict[str, Any]:
+) -> metrics_log.Json:
   """Compares variants; returns the content of `results/study.json`.
 
   A table and a picture lie beside it. A `topology` is a TPU slice, for one chip

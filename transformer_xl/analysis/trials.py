@@ -195,7 +195,7 @@ def _sha256(config: schema.ExperimentConfig, split: str) -> str:
   return meta["splits"][split]["sha256"]
 
 
-def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
+def _trained_with(config: schema.ExperimentConfig) -> metrics_log.Json:
   """The settings that a trial is trained with, by name."""
   data = dataclasses.asdict(config.data)
   for place in ("dir", "prepare"):  # Not what the data are.
@@ -212,7 +212,7 @@ def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
   return _as_read(named)
 
 
-def _as_read(values: dict[str, Any]) -> dict[str, Any]:
+def _as_read(values: dict[str, object]) -> metrics_log.Json:
   """The values as they are read back from JSON, which has no tuples."""
   return json.loads(json.dumps(values))
 
@@ -237,6 +237,6 @@ def _read(folder: str) -> dict[str, Any]:
     ) from None
 
 
-def _write(folder: str, kept: dict[str, Any]) -> None:
+def _write(folder: str, kept: metrics_log.Json) -> None:
   metrics_log.write_json(folder, "results/trial.json", kept)
   storage.publish(folder)

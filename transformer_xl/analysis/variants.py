@@ -5,7 +5,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_xl import errors
 from transformer_xl import hardware
@@ -29,7 +29,7 @@ class Variant(NamedTuple):
   """One line of the table."""
 
   name: str  # Also of the folder that it is trained in.
-  changes: Mapping[str, Any]  # Values by path, such as "train.mem_len".
+  changes: Mapping[str, object]  # Values by path, such as "train.mem_len".
 
 
 class Trial(NamedTuple):
@@ -46,7 +46,7 @@ def parse(text: str) -> Variant:
     UserError: the text is not of this form, or a name is not one of a folder.
   """
   name, colon, rest = text.partition(":")
-  changes: dict[str, Any] = {}
+  changes: dict[str, object] = {}
   for pair in rest.split(";"):
     if not pair.strip():
       continue
@@ -86,7 +86,7 @@ def parse(text: str) -> Variant:
 
 
 def configure(
-  config: schema.ExperimentConfig, changes: Mapping[str, Any]
+  config: schema.ExperimentConfig, changes: Mapping[str, object]
 ) -> schema.ExperimentConfig:
   """The experiment with a variant's values, ready to be trained.
 

@@ -122,10 +122,8 @@ class Model(implementation.Facts):
   ) -> tuple[Array, shapes.PyTree]:
     """Log-probabilities of every next token, and the next state."""
     model = network.Network(self.config, self.settings)
-    result: Any = model.apply(
-      {"params": params}, tokens, memory, resets, method="log_probs"
-    )
-    return result
+    bound = model.bind({"params": params})
+    return bound.log_probs(jnp.asarray(tokens), memory, jnp.asarray(resets))
 
   def in_bfloat16(self) -> "Model":
     """The same model, which computes in bfloat16."""
@@ -141,24 +139,25 @@ class Model(implementation.Facts):
     lanes: Array,
     seed: int,
   ) -> tuple[Array, shapes.PyTree]:
-    """States of the last layer, with dropout in lanes of the given numbers."""
+    """Log-probabilities, with dropout in lanes of the given numbers."""
     config = dataclasses.replace(self.config, dropout_rate=DROPOUT)
     model = network.Network(config, self.settings)
 
     @jax.jit
-    def hidden(params: shapes.PyTree, *segment: Any) -> Any:
-      result: Any = model.apply(
-        {"params": params},
-        *segment,
-        dropout_lanes=jnp.asarray(lanes),
-        rngs={"dropout": jax.random.key(seed, impl="rbg")},
+    def log_probs(
+      params: shapes.PyTree,
+      tokens: jax.Array,
+      memory: network.State,
+      resets: jax.Array,
+    ) -> tuple[Array, network.State]:
+      key = jax.random.key(seed, impl="rbg")
+      bound = model.bind({"params": params}, rngs={"dropout": key})
+      hidden, memory = bound(
+        tokens, memory, resets, dropout_lanes=jnp.asarray(lanes)
       )
-      states, memory = result
-      return adaptive_softmax.log_probs(
-        states, model.bind({"params": params}).head()
-      ), memory
+      return adaptive_softmax.log_probs(hidden, bound.head()), memory
 
-    return hidden(params, tokens, memory, resets)
+    return log_probs(params, tokens, memory, resets)
 
   def place(
     self,
@@ -202,9 +201,9 @@ class Reading(Model):
       clamp_len=self.clamp_len,
       same_length=self.same_length,
     )
-    self._frozen: dict[int, Any] = {}
+    self._frozen: dict[int, shapes.PyTree] = {}
 
-  def init(self, seed: int) -> Any:
+  def init(self, seed: int) -> shapes.PyTree:
     """Parameters, and arrays that are computed from them alone."""
     if seed not in self._frozen:
       freeze = jax.jit(self.reader.freeze)
@@ -228,15 +227,24 @@ class Reading(Model):
     )
 
   def padded(
-    self, params: shapes.PyTree, tokens: Array, memory: Any, count: int
+    self,
+    params: shapes.PyTree,
+    tokens: Array,
+    memory: reader_lib.State,
+    count: int,
   ) -> tuple[Array, shapes.PyTree]:
     """A step of which only the first tokens count."""
     return self._padded(params, tokens, memory, jnp.int32(count))
 
   @functools.cached_property
-  def _padded(self) -> Any:
+  def _padded(self) -> jax.stages.Wrapped:
     @jax.jit
-    def padded(params: Any, tokens: Any, memory: Any, count: Any) -> Any:
+    def padded(
+      params: shapes.PyTree,
+      tokens: jax.Array,
+      memory: reader_lib.State,
+      count: jax.Array,
+    ) -> tuple[Array, reader_lib.State]:
       hidden, memory = self.reader.read(params, memory, tokens, count=count)
       head = self.reader.head(params)
       return adaptive_softmax.log_probs(hidden, head), memory
@@ -299,7 +307,7 @@ class Alone(implementation.Facts):
 
     return with_noise(jax.jit(draw)(jax.random.key(seed)), seed)
 
-  def fresh(self, batch_size: int) -> Any:
+  def fresh(self, batch_size: int) -> OneLayer:
     """The state of the layer, and how much of a document each lane has read."""
     state = network.empty_state(
       self.config, batch_size=batch_size, mem_len=self._mem_len, step_len=1
@@ -308,15 +316,18 @@ class Alone(implementation.Facts):
     return OneLayer(layer, state.length)
 
   def read(
-    self, params: shapes.PyTree, vectors: Array, memory: Any, resets: Array
-  ) -> tuple[Array, shapes.PyTree]:
+    self,
+    params: shapes.PyTree,
+    vectors: Array,
+    memory: OneLayer,
+    resets: Array,
+  ) -> tuple[Array, OneLayer]:
     """What the mixer adds to the residual stream, and its next state."""
     resets = jnp.asarray(resets)
     shared = layers.share(memory.length, resets, vectors.shape[:2])
-    result: Any = self.mixer.apply(
-      {"params": params}, vectors, memory.layer, shared, mixer_lib.identity
-    )
-    output, kept = result
+    bound = self.mixer.bind({"params": params})
+    rows = jnp.asarray(vectors)
+    output, kept = bound(rows, memory.layer, shared, mixer_lib.identity)
     length = visibility.next_length(
       shared.length, shared.since_reset, vectors.shape[1]
     )
