@@ -91,7 +91,7 @@ def make_tiling(
   dropout_rate: float = 0.0,
   interpret: bool = False,
 ) -> Tiling:
-  """The tiling that was fastest in docs/kernels.md."""
+  """The tiling that was fastest in docs/measurements/tpu.md."""
   width = _head_width(num_heads, head_dim)
   block_width = max(width, LANES)
   block = _LONG_QUERY_BLOCK if query_len > 1024 else _QUERY_BLOCK
