@@ -228,7 +228,7 @@ def _settings(
 ) -> tuple[mapping.Fields, mapping.Lengths]:
   """Fields and lengths of training, which are attributes of a module.
 
-  Published evaluations use other lengths (docs/specification.md, 19.3).
+  Published evaluations use other lengths (docs/reproducing.md).
   """
   model = file.attributes()
   attention = ("layers", "0", "dec_attn")
