@@ -1,6 +1,6 @@
 """Checkpoints of the original PyTorch code: model.pt or its state dict.
 
-The format is described in docs/specification.md, section 21.2. Names and shapes
+docs/specification.md, section 21.2, says more of the format. Names and shapes
 of tensors determine most of a model's configuration. The rest is in the
 attributes of a pickled module; for a state dict the caller gives it.
 """
