@@ -1,4 +1,4 @@
-r"""Writes the tables of docs/memories.md from the rows that are stored.
+r"""Writes the tables of docs/measurements/memories.md from stored rows.
 
     python -m benchmarks.memory_tables [--add=STUDY.json] [--plan]
 
@@ -34,7 +34,7 @@ from transformer_xl.config import load
 from transformer_xl.planning import topology as topology_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGE = ROOT / "docs/memories.md"
+PAGE = ROOT / "docs/measurements/memories.md"
 ROWS = ROOT / "docs/measurements/memories"
 TOPOLOGY = "v5e:2x2"  # One of its chips is planned for.
 # What says of which answers or positions the numbers in `bins_by_seed` are.
@@ -121,12 +121,12 @@ def with_table(page: str, task: str, text: str) -> str:
   Raises:
     UserError: the page has no table there.
   """
-  pattern = rf"(?:^\|.*\n)+(?=\n!\[.*\]\(measurements/memories/{task}\.png\))"
+  pattern = rf"(?:^\|.*\n)+(?=\n!\[.*\]\(memories/{task}\.png\))"
   places = [*re.finditer(pattern, page, re.MULTILINE)]
   if len(places) != 1:
     raise errors.UserError(
-      f"{PAGE.name} has {len(places)} tables above measurements/memories/"
-      f"{task}.png; write one there, of any rows at first."
+      f"{PAGE.name} has {len(places)} tables above memories/{task}.png; write "
+      "one there, of any rows at first."
     )
   start, end = places[0].span()
   return page[:start] + text + page[end:]
@@ -148,7 +148,8 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
     if stored.get(name) != study.get(name):
       raise errors.UserError(
         f"the study has other {name} than {stored['dataset']}.json, so it was "
-        "measured on another text; prepare the text as docs/memories.md says."
+        "measured on another text; prepare the text as "
+        "docs/measurements/memories.md says."
       )
   rows = list(stored["rows"])
   data_dir = rows[0]["config"]["data"]["dir"]

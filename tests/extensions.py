@@ -6,12 +6,15 @@ import re
 import tempfile
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs/extend.md"
+FOLDER = pathlib.Path(__file__).parents[1] / "docs/extensions"
 _FILES = re.compile(r"`(my_\w+\.py)`[^`]*:\n\n```python\n(.*?)```", re.DOTALL)
 
 
 def files() -> dict[str, str]:
-  """The text of each file that the page shows, by its name."""
-  return dict(_FILES.findall(PAGE.read_text("utf-8")))
+  """The text of each file that the page shows or links to, by its name."""
+  shown = dict(_FILES.findall(PAGE.read_text("utf-8")))
+  linked = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.py")}
+  return shown | linked
 
 
 def fields() -> set[str]:

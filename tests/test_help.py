@@ -90,7 +90,7 @@ REFUSED = {
   "an argument too many": "(get_config() takes 0 positional arguments but 1",
   "an argument too few": "(get_config() missing 1 required positional",
   "two prompts": "--config.generate.prompt_file are both given; leave one",
-  "no such study": "experiments/beyond.py has no study 'shapes'; it has",
+  "no such task": "experiments/memory_suite.py has no task 'shapes'; it has",
 }
 COMMANDS = {
   "no config": [NEW],
@@ -115,7 +115,7 @@ COMMANDS = {
   "own text that is not there": [
     *("--config=experiments/own_text.py:nowhere/books", NEW),
   ],
-  "no such study": ["--config=experiments/beyond.py:shapes", NEW],
+  "no such task": ["--config=experiments/memory_suite.py:shapes", NEW],
   "a path with a colon": ["--config=co:lon/my.py:books", NEW],
   "a file whose name ends in saved.py": ["--config=my_saved.py:books"],
   "no get_config": ["--config=none.py", NEW],

@@ -272,8 +272,7 @@ def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, str] | None:
   """Options for the TPU compiler, which sharded parameters need.
 
   By default the compiler multiplies by a sharded matrix one shard at a time.
-  According to its own estimate, projections are then several times slower
-  (docs/kernels.md).
+  According to its own estimate, projections are then several times slower.
   """
   if not mesh.devices.flat[0].device_kind.startswith("TPU"):
     return None

@@ -17,7 +17,7 @@ from transformer_xl.analysis import study
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import schema
-from transformer_xl.experiments import beyond
+from transformer_xl.experiments import memory_suite
 
 
 def a_study(data_dir, workdir, *lines, **updates):
@@ -281,8 +281,8 @@ def test_a_study_that_cannot_be_is_one_line_before_the_first_update(
 def test_the_study_that_an_error_names_exists(data_dir, tmp_path):
   with pytest.raises(errors.UserError) as caught:
     a_study(data_dir, tmp_path)
-  name = str(caught.value).rstrip(".").rpartition("beyond:")[2]
-  assert beyond.get_config(name).analysis.variants
+  name = str(caught.value).rstrip(".").rpartition("memory_suite:")[2]
+  assert memory_suite.get_config(name).analysis.variants
 
 
 def test_a_variant_may_take_what_is_chosen_for_it(data_dir, tmp_path, trained):

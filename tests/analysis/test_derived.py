@@ -23,7 +23,6 @@ from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
-from transformer_xl.experiments import beyond
 from transformer_xl.model import visibility
 from transformer_xl.planning import plan
 from transformer_xl.training import loop
@@ -55,7 +54,7 @@ SHRUNK = ("ptb_published", "wt103_base", "recall")
 # `make test-rest` has all.
 SOME = (
   "row segment-relative-all of enwik8_base",
-  "variant compressed_conv of memories",
+  "variant compressive",
 )
 
 
@@ -96,7 +95,7 @@ def tiny_config() -> schema.ExperimentConfig:
 
 
 def named(text: str) -> schema.ExperimentConfig:
-  """The experiment of a name such as "beyond:memories"."""
+  """The experiment of a name such as "memory_suite:mqar"."""
   name, _, study = text.partition(":")
   get_config = importlib.import_module(
     f"transformer_xl.experiments.{name}"
@@ -130,13 +129,12 @@ def derivations() -> dict[str, schema.ExperimentConfig]:
     without = load.changed(config, {"train.mem_len": 0})
     twice = equal_memory.with_segment(without, 2 * without.train.segment_len)
     add(f"equal memory of {name}", load.changed(without, twice), factor)
-  for study in beyond.STUDIES:
-    config = named(f"beyond:{study}")
-    for text in config.analysis.variants:
-      variant = variants.parse(text)
-      factor = config.train.segment_len / SEGMENT
-      changed = load.changed(config, dict(variant.changes))
-      add(f"variant {variant.name} of {study}", changed, factor)
+  config = named("memory_suite:mqar")
+  for text in config.analysis.variants:
+    variant = variants.parse(text)
+    factor = config.train.segment_len / SEGMENT
+    changed = load.changed(config, dict(variant.changes))
+    add(f"variant {variant.name}", changed, factor)
 
   names: dict[schema.ExperimentConfig, str] = {}
   for name in (*SOME, *found):

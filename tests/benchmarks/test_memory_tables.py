@@ -1,4 +1,4 @@
-"""The tables of docs/memories.md, and rows that are added to them."""
+"""The tables of docs/measurements/memories.md, and rows added to them."""
 
 import copy
 import math

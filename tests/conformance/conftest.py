@@ -8,6 +8,7 @@ import datetime
 import importlib.metadata
 import pathlib
 import platform
+import re
 
 import pytest
 
@@ -18,6 +19,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/conformance.md"
 START, END = "<!-- conformance: start -->", "<!-- conformance: end -->"
 PACKAGES = ("jax", "flax", "numpy")
 PARTS = ("checks", "oracle")
+SEVERAL = "several mixers"
 # Whether each passed, by memory, encoding and part.
 COUNTS = collections.defaultdict(list)
 
@@ -53,7 +55,7 @@ def pytest_runtest_logreport(report):
 
 def pytest_terminal_summary(terminalreporter, config):
   if COUNTS and config.getoption("conformance_table", False):
-    text = "\n\n".join((_versions(), _table(), _recurrent(), _refused()))
+    text = "\n\n".join((_versions(), _table(), _refused()))
     terminalreporter.write_line(text)
     before, rest = PAGE.read_text("utf-8").split(START)
     _, after = rest.split(END)
@@ -61,26 +63,24 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def _table():
-  encodings = [*registry.encodings]
+  """Checks that passed, summed over whatever has the same mixers."""
+  sums = collections.defaultdict(list)
+  for (memory, encoding, part), passed in COUNTS.items():
+    sums[_mixers(memory), encoding, part] += passed
+  encodings = [*registry.encodings, ""]  # Recurrent networks have none.
   rows = [
-    ["memory", *(f"`{name}`" for name in encodings)],
+    ["mixer", *(f"`{name}`" for name in registry.encodings), "no encoding"],
     ["---"] * (1 + len(encodings)),
   ]
-  memories = dict.fromkeys(memory for memory, encoding, _ in COUNTS if encoding)
-  for memory in sorted(memories):
-    rows.append([memory, *(_cell(memory, name) for name in encodings)])
+  for mixers in sorted({mixers for mixers, _, _ in sums}):
+    rows.append([mixers, *(_cell(sums, mixers, name) for name in encodings)])
   return _markdown(rows)
 
 
-def _recurrent():
-  """Recurrent networks have no encoding."""
-  memories = dict.fromkeys(
-    memory for memory, encoding, _ in COUNTS if not encoding
-  )
-  rows = [["memory", "passed"], ["---"] * 2]
-  return _markdown(
-    rows + [[name, _cell(name, "")] for name in sorted(memories)]
-  )
+def _mixers(memory):
+  """The mixer of a memory such as "lstm, attention:3, reader"."""
+  names = re.sub(r", reader$| with .*| \(.*?\)|:\d+", "", memory).split(", ")
+  return f"`{names[0]}`" if len({*names}) == 1 else SEVERAL
 
 
 def _refused():
@@ -90,9 +90,11 @@ def _refused():
   return _markdown(rows)
 
 
-def _cell(memory, encoding):
+def _cell(sums, mixers, encoding):
   """Checks and comparisons with the oracle that passed, and what failed."""
-  ends = [COUNTS[memory, encoding, part] for part in PARTS]
+  ends = [sums[mixers, encoding, part] for part in PARTS]
+  if not any(ends):
+    return ""
   text = " + ".join(str(sum(passed)) for passed in ends)
   failed = sum(passed.count(False) for passed in ends)
   return f"{text}, **{failed} failed**" if failed else text

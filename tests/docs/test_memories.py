@@ -1,4 +1,4 @@
-"""Rows of docs/memories.md: each says how it was measured."""
+"""Rows of docs/measurements/memories.md: each says how it was measured."""
 
 import json
 import math
@@ -72,7 +72,7 @@ def test_rows_say_how_they_were_measured(path):
 @pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
 def test_the_page_has_every_row(path):
   """With the share of right answers, parameters and bytes of the file."""
-  page = (ROOT / "docs" / "memories.md").read_text("utf-8")
+  page = memory_tables.PAGE.read_text("utf-8")
   result = json.loads(path.read_text("utf-8"))
   counts = result["num_answers"]
   for row in result["rows"]:
@@ -92,7 +92,7 @@ def test_the_page_has_every_row(path):
 @pytest.mark.parametrize("path", ON_TEXT, ids=lambda path: path.stem)
 def test_the_page_has_every_row_on_text(path):
   """With its perplexity of all tokens, and by position."""
-  page = (ROOT / "docs" / "memories.md").read_text("utf-8")
+  page = memory_tables.PAGE.read_text("utf-8")
   result = json.loads(path.read_text("utf-8"))
   for row in result["rows"]:
     by_position = np.mean(row["bins_by_seed"], axis=0)

@@ -14,7 +14,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs/python.md"
 @pytest.mark.rest
 def test_the_examples_run_as_they_stand(tmp_path, monkeypatch, capsys):
   examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-  assert len(examples) == 12
+  assert len(examples) == 11
   assert len([line for line in examples[0].splitlines() if line]) <= 5
   saved_runs.write(tmp_path / "runs/quickstart", kind="subword")
   monkeypatch.chdir(tmp_path)

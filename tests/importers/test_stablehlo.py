@@ -16,7 +16,7 @@ from transformer_xl.config import load
 from transformer_xl.importers import export_run
 
 pytest.importorskip("flatbuffers")
-PAGE = pathlib.Path(__file__).parents[2] / "docs/python.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs/sharing.md"
 LENGTHS = {
   "score.batch_size": 2,
   "score.segment_len": 4,

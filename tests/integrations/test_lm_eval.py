@@ -324,7 +324,7 @@ def test_the_command_on_the_page_is_one_of_the_harness(monkeypatch):
 
   from transformer_xl.integrations import lm_eval_model
 
-  page = pathlib.Path(__file__).parents[2] / "docs/lm_eval.md"
+  page = pathlib.Path(__file__).parents[2] / "docs/text.md"
   text = page.read_text("utf-8").replace("\\\n", " ")
   start = "python -m transformer_xl.integrations.lm_eval "
   (line,) = [one for one in text.splitlines() if one.strip().startswith(start)]

@@ -33,7 +33,7 @@ USEFUL = {
   **{"base": 64, "quickstart": 32, "ablation_ptb": 64, "ptb_small": 64},
   **{"vanilla:ablation_ptb": 64, "ptb": 128, "ptb_published": 32},
   **{"wikitext2_published": 64, "wt103_base": 128, "recall": 64},
-  **{"beyond": 64, "wikitext2_small": 32, "ptb_medium": 128},
+  **{"wikitext2_small": 32, "ptb_medium": 128},
   **{"own_text:1e9": 64, "modern": 32, "memory_text": 32},
 }
 

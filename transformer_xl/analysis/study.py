@@ -1,7 +1,7 @@
 r"""Variants of an experiment at equal tokens and at equal time; `--mode=study`.
 
     python -m transformer_xl.main --mode=study \
-      --config=experiments/beyond.py:gradient_segments --workdir=runs/study
+      --config=experiments/memory_suite.py:mqar --workdir=runs/study
 
 A variant of `config.analysis.variants` is "NAME: FIELD=VALUE; FIELD=VALUE", the
 first being what the others are compared with. Each is evaluated at each of its
@@ -63,7 +63,7 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
     raise errors.UserError(
       "--mode=study needs variants to compare; set --config.analysis.variants, "
       "which is \"('unchanged:',)\" for the configuration as it is, or name a "
-      "study, as in --config=beyond:networks."
+      "study, as in --config=memory_suite:mqar."
     )
   preset = comparison.Preset(
     mode="study",

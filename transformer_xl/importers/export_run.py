@@ -36,7 +36,7 @@ FORMATS = {
     "transformer_xl.load({target!r}) and AutoModelForCausalLM."
     "from_pretrained({target!r}, trust_remote_code=True)"
   ),
-  "stablehlo": "jax.export.deserialize; docs/python.md has an example",
+  "stablehlo": "jax.export.deserialize; docs/sharing.md has an example",
 }
 
 

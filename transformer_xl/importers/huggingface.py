@@ -1,6 +1,6 @@
 """HuggingFace's TransfoXL: folders with config.json and weights.
 
-The format is described in docs/specification.md, section 21.1. Exported folders
+docs/specification.md, section 21.1, says more of the format. Exported folders
 also have the model as a Python file, `modeling_transformer_xl.py`, since
 transformers 5 has no TransfoXL.
 """

@@ -1,6 +1,6 @@
 """Checkpoints of the original PyTorch code: model.pt or its state dict.
 
-The format is described in docs/specification.md, section 21.2. Names and shapes
+docs/specification.md, section 21.2, says more of the format. Names and shapes
 of tensors determine most of a model's configuration. The rest is in the
 attributes of a pickled module; for a state dict the caller gives it.
 """
@@ -228,7 +228,7 @@ def _settings(
 ) -> tuple[mapping.Fields, mapping.Lengths]:
   """Fields and lengths of training, which are attributes of a module.
 
-  Published evaluations use other lengths (docs/specification.md, 19.3).
+  Published evaluations use other lengths (docs/reproducing.md).
   """
   model = file.attributes()
   attention = ("layers", "0", "dec_attn")

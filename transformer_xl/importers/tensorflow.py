@@ -1,6 +1,6 @@
 """Checkpoints of the original TensorFlow code.
 
-The format is described in docs/specification.md, section 21.3. Names and shapes
+docs/specification.md, section 21.3, says more of the format. Names and shapes
 of variables determine a model's whole configuration except the lengths of
 evaluation.
 """

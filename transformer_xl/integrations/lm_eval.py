@@ -3,7 +3,7 @@
     python -m transformer_xl.integrations.lm_eval --model transformer_xl \
       --model_args pretrained=runs/quickstart --tasks lambada_openai
 
-All arguments are the harness's own; docs/lm_eval.md has those of the model.
+All arguments are the harness's own; docs/text.md has those of the model.
 """
 
 import importlib.util

@@ -103,7 +103,7 @@ def _sum_of_rows(array: jax.Array) -> jax.Array:
 
   For a sum of columns XLA gives each 128 of them one block of a GPU, which is
   next to none of it. Summing within lanes first employs more. Without the
-  barrier XLA would join the two sums again. docs/gpu.md.
+  barrier XLA would join the two sums again.
   """
   if hardware.is_gpu():
     array = jax.lax.optimization_barrier(jnp.sum(array, axis=-2))
