@@ -89,7 +89,7 @@ def make_tiling(
   head_dim: int,
   has_positions: bool = True,
 ) -> Tiling:
-  """The tiling that was fastest in docs/measurements/tpu.md, without dropout."""
+  """The tiling that was fastest (docs/measurements/tpu.md), without dropout."""
   width = _head_width(num_heads, head_dim)
   block_width = max(width, LANES)
   block = _LONG_QUERY_BLOCK if query_len > 1024 else _QUERY_BLOCK
