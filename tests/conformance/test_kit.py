@@ -6,6 +6,7 @@ import pytest
 from tests.conformance import examples
 from transformer_xl import conformance
 from transformer_xl import errors
+from transformer_xl.conformance import finding
 from transformer_xl.conformance import kit
 from transformer_xl.conformance.checks import cuts
 from transformer_xl.conformance.checks import gradients
@@ -137,6 +138,33 @@ def test_a_row_names_the_place_and_the_difference():
   line = kit.told(row)
   assert line.startswith("FAILED ")
   assert "(3.6e-06) lane 1 reset at position 3" in line
+
+
+@pytest.mark.parametrize(
+  ("difference", "tolerance", "was", "eased", "limit"),
+  [
+    (2e-6, 3e-6, True, True, 3e-5),
+    (2e-5, 3e-6, False, True, 3e-5),
+    (4e-5, 3e-6, False, False, 3e-5),
+    (float("inf"), 3e-6, False, False, 3e-5),
+    # What is not of rounding has no more room.
+    (0.1, 0.15, True, True, 0.15),
+    (0.2, 0.15, False, False, 0.15),
+    (2e-5, 1e-4, True, True, finding.FAR),
+    # What has to be the same, to differ, or to hold.
+    (1e-7, 0.0, False, False, 0.0),
+    (1e-6, 3e-4, False, False, 3e-4),
+    (1e-3, 3e-4, True, True, 3e-4),
+  ],
+)
+def test_slack_is_for_rounding_alone(difference, tolerance, was, eased, limit):
+  one = finding.Finding(was, "", "", difference, tolerance)
+  found = finding.eased(one, 10)
+  assert found.is_right == eased
+  assert found.tolerance == pytest.approx(limit)
+  for is_right in (True, False):
+    held = finding.holds(is_right, "", reason="")
+    assert finding.eased(held, 10).is_right == is_right
 
 
 def test_an_object_without_the_methods_is_a_mistake_of_the_user():

@@ -20,6 +20,10 @@ from transformer_xl.conformance.checks import state
 from transformer_xl.conformance.checks import table
 
 PART = "memory"
+# An x86-64 processor comes near the kit's tolerances (docs/measurements/
+# check.md), and another device rounds in another order. A mistake makes more
+# than ten times as much of a difference.
+_SLACK = 10.0
 # These share one compiled step of each way of reading.
 _SHORT = (
   sight.a_later_token_changes_no_earlier_output,
@@ -50,7 +54,8 @@ def check_mixer(
 ) -> list[finding.Finding]:
   """A finding for each check of the kit that has a meaning for a mixer."""
   checks = _SHORT if short else table.ALL
-  rows = kit.rows_of(kit.subjects(name, encoding=encoding), checks)
+  subjects = kit.subjects(name, encoding=encoding)
+  rows = kit.rows_of(subjects, checks, slack=_SLACK)
   return [
     of_row(row, f"{name} with {encoding}")
     for row in rows

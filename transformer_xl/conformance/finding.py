@@ -136,6 +136,19 @@ def holds(is_right: bool, case: str, *, reason: str) -> Finding:
   return Finding(bool(is_right), reason, case, math.nan, math.nan)
 
 
+def eased(one: Finding, factor: float) -> Finding:
+  """A finding with so many times the tolerance for rounding, up to `FAR`.
+
+  What has to be the same, or to differ, is judged as before.
+  """
+  is_bounded = one.is_right == (one.difference <= one.tolerance)
+  if not is_bounded:
+    return one
+  tolerance = max(one.tolerance, min(factor * one.tolerance, FAR))
+  is_right = one.difference <= tolerance
+  return one._replace(is_right=is_right, tolerance=tolerance)
+
+
 def _relative(actual: Array, expected: Array) -> np.ndarray:
   """Differences in proportion to the largest number that is expected."""
   actual = np.asarray(actual).astype(np.float64)

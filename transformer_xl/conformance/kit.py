@@ -9,6 +9,7 @@ import jax
 from transformer_xl import errors
 from transformer_xl.config import extensions
 from transformer_xl.config import registry
+from transformer_xl.conformance import finding
 from transformer_xl.conformance import registered
 from transformer_xl.conformance.checks import check as check_lib
 from transformer_xl.conformance.checks import gradients
@@ -95,13 +96,18 @@ def rows(implementation: str | Build | Implementation) -> Iterator[Row]:
 def rows_of(
   variants: Mapping[str, Subject],
   checks: Sequence[check_lib.Check] = table.ALL,
+  *,
+  slack: float = 1.0,
 ) -> Iterator[Row]:
-  """A row for each check, of the variants of a model that it is for."""
+  """A row for each check, of the variants of a model that it is for.
+
+  `slack` is how many times the tolerances are for rounding.
+  """
   for check in checks:
     found = []
     for name, subject in variants.items():
       if _is_for(check, name):
-        found.append((name, row(check, subject)))
+        found.append((name, row(check, subject, slack=slack)))
     yield _merged(check, found)
 
 
@@ -143,8 +149,8 @@ def _is_for(check: check_lib.Check, variant: str) -> bool:
   return variant == "training" or check not in _OF_TRAINING
 
 
-def row(check: check_lib.Check, subject: Subject) -> Row:
-  """What one check says of a subject."""
+def row(check: check_lib.Check, subject: Subject, *, slack: float = 1.0) -> Row:
+  """What one check says of a subject; `slack` as in `rows_of`."""
   why_not = check.why_not(subject)
   if why_not:
     return Row(check.name, NOT_APPLICABLE, why_not)
@@ -152,7 +158,8 @@ def row(check: check_lib.Check, subject: Subject) -> Row:
     # The tolerances are those of float32, to which a TPU or a GPU does not
     # multiply by default.
     with jax.default_matmul_precision("highest"):
-      return of_findings(check.name, list(check.function(subject)))
+      found = [finding.eased(one, slack) for one in check.function(subject)]
+    return of_findings(check.name, found)
   except errors.UserError:
     raise
   except Exception as error:  # A step that does not run has failed the check.
