@@ -126,9 +126,19 @@ parity: .venv-parity/installed ## The tests against PyTorch and HuggingFace
 
 # What is exported for the newest transformers, in an environment of its own.
 # PyTorch comes from its index for CPUs, a tenth of what PyPI would install.
-transformers-check: .venv-transformers/installed ## Exports in the newest transformers
-	JAX_PLATFORMS=cpu .venv-transformers/bin/python -m pytest \
-	  tests/importers/test_transformers.py
+transformers-check: .venv-transformers/tests/installed ## Exports in the newest transformers
+	JAX_PLATFORMS=cpu .venv-transformers/bin/python -m pytest $(PARALLEL) \
+	  tests/importers/test_transformers*.py
+
+# The tests that transformers has for all of its models come with its sources.
+.venv-transformers/tests/installed: .venv-transformers/installed
+	rm -rf .venv-transformers/tests
+	.venv-transformers/bin/python -m pip download --no-deps \
+	  --no-binary transformers --dest .venv-transformers/tests \
+	  "$$(.venv-transformers/bin/python -m pip freeze | grep ^transformers==)"
+	tar --extract --file .venv-transformers/tests/transformers-*.tar.gz \
+	  --directory .venv-transformers/tests
+	touch $@
 
 .venv-transformers/installed: requirements.lock pyproject.toml setup.cfg
 	$(PYTHON) -m venv .venv-transformers

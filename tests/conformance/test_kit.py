@@ -137,7 +137,7 @@ def test_a_row_names_the_place_and_the_difference():
   assert row.difference > 1000 * row.tolerance > 0
   line = kit.told(row)
   assert line.startswith("FAILED ")
-  assert "(3.6e-06) lane 1 reset at position 3" in line
+  assert "(1.2e-05) lane 1 reset at position 3" in line
 
 
 @pytest.mark.parametrize(

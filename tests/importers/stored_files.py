@@ -1,7 +1,10 @@
-"""Paths and contents of the stored checkpoints."""
+"""Paths and contents of the stored checkpoints, and other people's files."""
 
+import json
 import pathlib
 import shutil
+
+import safetensors.numpy
 
 FOLDER = pathlib.Path(__file__).parent / "stored"
 TENSORFLOW = ("enwik8", "text8", "wt103", "lm1b")
@@ -30,3 +33,25 @@ def write_words(folder: pathlib.Path, count: int) -> str:
   words = ["<eos>", *(f"w{number}" for number in range(count - 1))]
   path.write_text("".join(f"{word}\n" for word in words))
   return str(path)
+
+
+def spread(path: pathlib.Path) -> pathlib.Path:
+  """Spreads model.safetensors over two files, as transformers does with large
+  ones; returns the path of their index.
+  """
+  tensors = safetensors.numpy.load_file(path)
+  path.unlink()
+  names = sorted(tensors)
+  shards = {
+    "a.safetensors": names[: len(names) // 3],
+    "b.safetensors": names[len(names) // 3 :],
+  }
+  places = {}
+  for file, held in shards.items():
+    part = {name: tensors[name] for name in held}
+    safetensors.numpy.save_file(part, path.with_name(file))
+    places |= dict.fromkeys(held, file)
+  index = path.with_name(f"{path.name}.index.json")
+  listed = {"metadata": {"total_size": 1}, "weight_map": places}
+  index.write_text(json.dumps(listed))
+  return index

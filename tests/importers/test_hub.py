@@ -11,6 +11,7 @@ import safetensors.numpy
 import transformer_xl
 from tests import saved_runs
 from tests.importers import hub
+from tests.importers import stored_files
 from transformer_xl.importers import export_run
 
 MAIN, OLD = hub.COMMITS["main"], hub.COMMITS["v1"]
@@ -25,6 +26,8 @@ CASES = {
   "another kind": "hf://me/bert",
   "no name": "hf://me/tiny/model.safetensors",
   "no weights": "hf://me/empty",
+  "spread": "hf://me/spread",
+  "spread, loaded": "load hf://me/spread",
   "uploaded": "upload me/pushed FOLDER",
   "loaded again": "load hf://me/pushed",
   "stop": "offline",
@@ -42,9 +45,10 @@ def served(tmp_path_factory):
   tiny = folder / "me" / "tiny"
   (tiny / "main" / "train.bin").write_bytes(b"not needed")
   shutil.copytree(tiny / "main", tiny / "v1")
-  for name in ("bert", "gated", "empty"):
+  for name in ("bert", "gated", "empty", "spread"):
     shutil.copytree(tiny / "main", folder / "me" / name / "main")
   (folder / "me/empty/main/model.safetensors").unlink()
+  stored_files.spread(folder / "me/spread/main/model.safetensors")
   (folder / "me/bert/main/config.json").write_text('{"model_type": "bert"}')
   # The tag has weights of the kind that is second choice, and cannot be read.
   (tiny / "v1" / "model.safetensors").rename(tiny / "v1" / "pytorch_model.bin")
@@ -87,6 +91,13 @@ def test_weights_of_pytorch_come_if_there_are_no_others(served):
     in (results["a tag"]["asked"])
   )
   assert results["a commit"]["asked"] == []  # All is in the cache.
+
+
+def test_files_that_an_index_names_come(served):
+  _, results = served
+  names = {"model.safetensors.index.json", "a.safetensors", "b.safetensors"}
+  assert names < set(results["spread"]["files"])
+  assert results["spread, loaded"]["nll"] == results["loaded"]["nll"]
 
 
 def test_a_model_of_the_hub_scores_as_its_folder(served):

@@ -198,6 +198,17 @@ def test_a_run_survives_export_and_import(wt103, tmp_path):
     export_run.export(str(wt103), str(first))
 
 
+def test_weights_that_are_spread_over_files_are_the_same(wt103, tmp_path):
+  folder = tmp_path / "huggingface"
+  export_run.export(str(wt103), str(folder))
+  stored_files.spread(folder / "model.safetensors")
+  made, _, spread = make(tmp_path / "run", folder, "huggingface")
+  jax.tree.map(np.testing.assert_array_equal, load(wt103)[1], spread)
+  assert sorted(made["files"]) == [
+    *("a.safetensors", "b.safetensors", "model.safetensors.index.json")
+  ]
+
+
 @pytest.mark.parametrize("layers", [("attention:4",), ("lstm", "attention")])
 def test_other_layers_than_the_published_ones_are_not_exported(layers):
   config = tiny.model_config(layers=layers)

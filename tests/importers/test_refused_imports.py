@@ -58,6 +58,27 @@ def lose_a_number(path):
   safetensors.numpy.save_file(tensors, path)
 
 
+def lose_a_shard(path):
+  stored_files.spread(path)
+  path.with_name("b.safetensors").unlink()
+
+
+def mix_shards(path):
+  index = stored_files.spread(path)
+  listed = json.loads(index.read_text())
+  listed["weight_map"]["crit.cluster_bias"] = "b.safetensors"
+  index.write_text(json.dumps(listed))
+
+
+def point_outside(path):
+  index = stored_files.spread(path)
+  index.write_text(index.read_text().replace("b.safe", "../b.safe"))
+
+
+def list_nothing(path):
+  stored_files.spread(path).write_text("{}")
+
+
 @pytest.mark.parametrize(
   ("changes", "damage", "message"),
   [
@@ -82,10 +103,21 @@ def lose_a_number(path):
     ({"n_layer": 10**7}, None, "has 10000000 layers, but there"),
     ({"tgt_len": "abc"}, None, "tgt_len='abc'"),
     ({"tie_projs": 5}, None, "tie_projs=5, which must be a list"),
-    ({"tie_projs": [False]}, None, "which must be a list of 3 times true"),
+    ({"tie_projs": [False]}, None, "which must be a list of true"),
     ({"tie_projs": None}, None, "tie_projs=None, which must be a list"),
     ({"div_val": True}, None, "describes no model|div_val"),
-    ({"cutoffs": ["a"]}, None, "cutoffs|tie_projs"),
+    ({"cutoffs": ["a"]}, None, r"cutoffs=\['a'\], which make 2 clusters, and"),
+    ({"cutoffs": [5]}, None, r"cutoffs=\[5\], which make 2 clusters, and"),
+    ({"cutoffs": [5, 9, 12]}, None, "which make 4 clusters, and tie_projs"),
+    ({"cutoffs": [9, 5]}, None, "cutoffs must rise"),
+    ({}, lose_a_shard, "json names b.safetensors, which is missing; copy it"),
+    (
+      {},
+      mix_shards,
+      r"other tensors for b.safetensors .*\(crit.cluster_bias\)",
+    ),
+    ({}, point_outside, r"index.json is damaged .*'\.\./b.safetensors' is no"),
+    ({}, list_nothing, "index.json is damaged .*KeyError: 'weight_map'"),
   ],
 )
 def test_a_wrong_folder_ends_in_one_line(tmp_path, changes, damage, message):

@@ -66,3 +66,43 @@ def test_ids_and_texts_are_those_of_the_vocabulary(name, data):
 def test_a_symbol_without_an_id_is_an_error_there_too(ours):
   with pytest.raises(Exception, match="Missing"):
     tokenizer.make(ours).encode("c")
+
+
+def with_special_tokens(*names):
+  ours = subwords(lower_case=False)
+  model = tokenizers.Tokenizer.from_str(ours.model.to_str())
+  model.add_special_tokens(list(names))
+  content = model.to_str().encode()
+  return vocabulary.parse(
+    content, tokenizer={"kind": "subword", "lower_case": False}
+  )
+
+
+@pytest.mark.parametrize(
+  ("ours", "start", "end", "padding"),
+  [
+    (VOCABULARIES["bytes"], *["\u0100"] * 3),  # Its name of NUL.
+    (VOCABULARIES["subwords"], *["\u0100"] * 3),
+    (VOCABULARIES["characters"], *["\0"] * 3),
+    # Without NUL the rarest, which is the last one.
+    (VOCABULARIES["some bytes"], *["\u00a9"] * 3),
+    (vocabulary.CharacterVocabulary(tuple("\n ab"), True), *["b"] * 3),
+    (VOCABULARIES["words"], "<eos>", "<eos>", "<unk>"),
+    (VOCABULARIES["words in one line"], *["<unk>"] * 3),
+    (vocabulary.WordVocabulary(("a", "b"), False, None, None), *["b"] * 3),
+    (with_special_tokens("<x>", "<|endoftext|>"), *["<|endoftext|>"] * 3),
+    (with_special_tokens("<pad>", "</s>", "<s>"), "<s>", "</s>", "<pad>"),
+    (with_special_tokens("<x>", "<y>"), *["<x>"] * 3),
+  ],
+)
+def test_ends_and_padding_are_symbols_that_a_vocabulary_has(
+  ours, start, end, padding
+):
+  found = tokenizer.settings(ours, padding_side="left")
+  assert found["bos_token"] == start
+  assert found["eos_token"] == end
+  assert found["pad_token"] == padding
+  assert found["padding_side"] == "left"
+  assert {start, end, padding} <= tokenizer.make(ours).get_vocab().keys()
+  # What a file declares is found in texts, as ours does, and nothing else.
+  assert found["split_special_tokens"] == (not ours.special)

@@ -98,7 +98,10 @@ def export(
     _write(folder, "config.json", json.dumps(fields, indent=2))
     code = pathlib.Path(__file__).with_name(huggingface.MODELING)
     _write(folder, huggingface.MODELING, code.read_text("utf-8"))
-    _write_vocabulary(workdir, folder, vocabulary)
+    # Of a model that attends to zeros before a text, none can be padded there.
+    has_zeros = config.model.memory_start == "zeros"
+    side = "right" if has_zeros else "left"
+    _write_vocabulary(workdir, folder, vocabulary, padding_side=side)
     cards = model_card.evaluations(
       workdir, step=model.step, parameters=config.eval.parameters
     )
@@ -126,7 +129,11 @@ def _require_new(target: str) -> None:
 
 
 def _write_vocabulary(
-  workdir: str, folder: str, vocabulary: vocabulary_lib.Vocabulary
+  workdir: str,
+  folder: str,
+  vocabulary: vocabulary_lib.Vocabulary,
+  *,
+  padding_side: str,
 ) -> None:
   """Writes the folder that `load` reads, and what HuggingFace reads."""
   source = os.path.join(storage.local(workdir), run_record.VOCABULARY)
@@ -135,8 +142,8 @@ def _write_vocabulary(
     lines = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
     _write(folder, "vocab.txt", lines)
   _write(folder, "tokenizer.json", tokenizer.make(vocabulary).to_str())
-  settings = json.dumps(tokenizer.CONFIG, indent=2)
-  _write(folder, "tokenizer_config.json", settings)
+  settings = tokenizer.settings(vocabulary, padding_side=padding_side)
+  _write(folder, "tokenizer_config.json", json.dumps(settings, indent=2))
 
 
 def _write(folder: str, name: str, text: str) -> None:

@@ -40,7 +40,10 @@ def download(address: str) -> Snapshot:
   commit = os.path.basename(folder)
   for weights in huggingface.WEIGHTS:
     hub_files.fetch(name, commit, (weights,))
-    if mapping.find(folder, (weights,)):
+    path = mapping.find(folder, (weights,))
+    if path is not None:
+      if path.endswith(huggingface.INDEX):
+        hub_files.fetch(name, commit, list(huggingface.shards(path)))
       break
   else:
     raise errors.UserError(

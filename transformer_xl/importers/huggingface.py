@@ -9,7 +9,8 @@ import json
 import operator
 import os
 import pathlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import safetensors
@@ -21,7 +22,15 @@ from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
 
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# In the order in which transformers looks for them. An index names the files
+# over which large weights are spread.
+WEIGHTS = (
+  "model.safetensors",
+  "model.safetensors.index.json",
+  "pytorch_model.bin",
+  "pytorch_model.bin.index.json",
+)
+INDEX = ".index.json"
 IGNORED = pytorch.IGNORED
 VOCABULARY = "vocabulary"  # A folder that an export adds: it is of any kind.
 VOCABULARIES = (VOCABULARY, "vocab.pkl", "vocab.bin", "vocab.txt")
@@ -102,10 +111,11 @@ def read(path: str) -> mapping.Source:
     raise errors.UserError(
       f"{path} has no weights; it needs one of {', '.join(WEIGHTS)}."
     )
-  if file.endswith(".bin"):
-    tensors = torch_file.read(file).tensors()
+  files: tuple[str, ...] = (file,)
+  if file.endswith(INDEX):
+    tensors, files = _read_shards(file)
   else:
-    tensors = read_safetensors(file)
+    tensors = _read_tensors(file)
   lengths = mapping.Lengths(
     segment_len=fields[_SEGMENT_LEN] or 128,
     mem_len=fields["mem_len"],
@@ -117,7 +127,7 @@ def read(path: str) -> mapping.Source:
   vocabularies = (VOCABULARY,) if is_export else VOCABULARIES
   return mapping.Source(
     tensors,
-    (file,),
+    files,
     _model(fields, os.path.join(path, "config.json")),
     lengths,
     mapping.find(path, vocabularies),
@@ -139,6 +149,61 @@ def read_safetensors(path: str) -> dict[str, np.ndarray]:
       f"{path} is truncated, damaged or no safetensors file ({error}); copy "
       "it again."
     ) from None
+
+
+def shards(index: str) -> dict[str, list[str]]:
+  """Reads an index: the names of tensors by the name of their file beside it.
+
+  Raises:
+    UserError: it is missing or damaged.
+  """
+  try:
+    files = json.loads(pathlib.Path(index).read_text("utf-8"))["weight_map"]
+    result: dict[str, list[str]] = {}
+    for tensor, file in files.items():
+      # Nothing outside the folder, and no pattern.
+      if not re.fullmatch(r"\w[\w.-]*", file):
+        raise ValueError(f"{file!r} is no name of a file beside it")
+      result.setdefault(file, []).append(tensor)
+  except (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    RecursionError,
+  ) as error:
+    raise errors.UserError(
+      f"{index} is damaged ({type(error).__name__}: {error}); restore the file "
+      "that save_pretrained wrote."
+    ) from None
+  return result
+
+
+def _read_shards(
+  index: str,
+) -> tuple[Mapping[str, np.ndarray], tuple[str, ...]]:
+  """Reads all tensors that an index lists, and names the files read."""
+  tensors: dict[str, np.ndarray] = {}
+  files = [index]
+  for name, listed in shards(index).items():
+    path = os.path.join(os.path.dirname(index), name)
+    if not os.path.exists(path):
+      raise errors.UserError(
+        f"{index} names {name}, which is missing; copy it to the same folder."
+      )
+    found = _read_tensors(path)
+    if found.keys() != set(listed):
+      different = sorted(found.keys() ^ set(listed))
+      raise errors.UserError(
+        f"{index} lists other tensors for {name} than are in it "
+        f"({different[0]}); copy the whole folder again."
+      )
+    tensors |= found
+    files.append(path)
+  return tensors, tuple(files)
+
+
+def _read_tensors(path: str) -> Mapping[str, np.ndarray]:
+  if path.endswith(".bin"):
+    return torch_file.read(path).tensors()
+  return read_safetensors(path)
 
 
 def optional_fields() -> tuple[str, ...]:
@@ -274,9 +339,9 @@ def _model(fields: mapping.Fields, path: str) -> mapping.Fields:
   tied = fields.get("tie_projs", tied)
   if not isinstance(tied, list) or len(tied) != len(cutoffs) + 1:
     raise errors.UserError(
-      f"{path} has tie_projs={tied!r}, which must be a list of "
-      f"{len(cutoffs) + 1} times true or false; restore the file that "
-      "save_pretrained wrote."
+      f"{path} has cutoffs={list(cutoffs)}, which make {len(cutoffs) + 1} "
+      f"clusters, and tie_projs={tied!r}, which must be a list of true or "
+      "false for each cluster; restore the file that save_pretrained wrote."
     )
   return {
     **{ours: fields[theirs] for theirs, ours in OURS.items()},

@@ -44,7 +44,7 @@ INSTEAD = {
     "leave it out, since positions are those in input_ids; mark padding in "
     "attention_mask"
   ),
-  "inputs_embeds": "give input_ids",
+  "inputs_embeds": "give input_ids, and tune with LoRA in place of prompts",
   "token_type_ids": "leave it out, since tokens have no types",
   "shift_labels": "give labels, as many as input_ids, which are shifted here",
   "is_causal": "leave it out, since no token can see later ones",
@@ -610,12 +610,14 @@ class TransformerXLForCausalLM(
       if output_attentions:
         forgotten = num_before + stop - weights[0].shape[-1]
         around = (forgotten, num_tokens - stop)
-        weights_of.append([functional.pad(one, around) for one in weights])
+        if around != (0, 0):
+          weights = [functional.pad(one, around) for one in weights]
+        weights_of.append(weights)
       start = stop
     by_layer = zip(*states_of, strict=True)
-    hidden_states = tuple(torch.cat(one, 1) for one in by_layer)
+    hidden_states = tuple(joined(one, 1) for one in by_layer)
     by_layer = zip(*weights_of, strict=True)
-    attentions = tuple(torch.cat(one, 2) for one in by_layer)
+    attentions = tuple(joined(one, 2) for one in by_layer)
     h = hidden_states[-1]
     if isinstance(logits_to_keep, Tensor):
       if labels is not None:
@@ -682,9 +684,10 @@ class TransformerXLForCausalLM(
       row = torch.cat([memory.padding(), mask], 1)
       if bool((~row[:, :-1] & row[:, 1:]).any()):
         raise ValueError(
-          "attention_mask: texts of this model cannot be padded on the left, "
-          "since it attends to the zeros before a text; pad on the right, and "
-          "generate from texts of different lengths one by one"
+          "attention_mask: no padding may stand before a token of this model, "
+          "since it attends to the zeros before a text, so it cannot generate "
+          "from texts of different lengths together: generate from one after "
+          "the other; to score them, pad on the right"
         )
     return memory, mask
 
@@ -785,6 +788,11 @@ def given_memory(**arguments: object) -> Memory | None:
       raise ValueError(f"{name} is another name of mems: give mems alone")
     memory = value
   return memory
+
+
+def joined(segments: tuple[Tensor, ...], axis: int) -> Tensor:
+  """The segments as one; a single one itself, whose gradient can be kept."""
+  return segments[0] if len(segments) == 1 else torch.cat(segments, axis)
 
 
 def tied_weight(table: nn.Module) -> Tensor:

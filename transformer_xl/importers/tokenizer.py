@@ -14,15 +14,16 @@ from tokenizers import models
 from tokenizers import normalizers
 from tokenizers import pre_tokenizers
 
+from transformer_xl import errors
 from transformer_xl.data import vocabulary as vocabulary_lib
 
-# What tokenizer_config.json says. Nothing is a special token: `encode` adds
-# none, and `<eos>` in a text is a word like any other.
-CONFIG = {
-  "tokenizer_class": "PreTrainedTokenizerFast",
-  "clean_up_tokenization_spaces": False,
-  "model_input_names": ["input_ids", "attention_mask"],
-}
+# Special tokens that a vocabulary may have, the most usual names first.
+_ENDS = (
+  *("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]"),
+  "<|im_end|>",
+)
+_STARTS = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]", "[CLS]")
+_PADDINGS = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>")
 # Where `str.split` splits. The library's own class leaves out 0x1c to 0x1f.
 _WHITE_SPACE = r"[\s\x1c-\x1f]+"
 _ANY_CHARACTER = r"[\s\S]"
@@ -44,6 +45,61 @@ def make(vocabulary: vocabulary_lib.Vocabulary) -> tokenizers.Tokenizer:
     case vocabulary_lib.CharacterVocabulary():
       return _of_characters(vocabulary)
   raise TypeError(f"{vocabulary.unit} has no tokenizer.json")
+
+
+def settings(
+  vocabulary: vocabulary_lib.Vocabulary, *, padding_side: str
+) -> dict[str, object]:
+  """What tokenizer_config.json says.
+
+  The start and end of a text, and padding, are special tokens of the
+  vocabulary. Without any they are the end of a line among words, or else what
+  texts have least of, since HuggingFace's libraries may leave them out of what
+  they decode: NUL, unknown tokens, or the last symbol. `encode` adds none of
+  these, and in a text they are symbols like any other.
+  """
+  result: dict[str, object] = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "clean_up_tokenization_spaces": False,
+    "model_input_names": ["input_ids", "attention_mask"],
+    "padding_side": padding_side,
+    # Its own special tokens are single symbols wherever they stand in a text.
+    "split_special_tokens": not vocabulary.special,
+  }
+  if vocabulary.special:
+    names = list(vocabulary.special.values())
+    end = _first(_ENDS, names) or names[0]
+    return result | {
+      "bos_token": _first(_STARTS, names) or end,
+      "eos_token": end,
+      "pad_token": _first(_PADDINGS, names) or end,
+    }
+  # Symbols of other vocabularies are by decreasing count.
+  rarest = vocabulary.size - 1
+  ids = (_single(vocabulary, "\0"), vocabulary.unknown, rarest)
+  end_id = padding = next(index for index in ids if index is not None)
+  end_of_line = getattr(vocabulary, "end_of_line", None)  # Of words alone.
+  if end_of_line is not None:
+    end_id = vocabulary.symbols.index(end_of_line)
+  tokens = {"bos_token": end_id, "eos_token": end_id, "pad_token": padding}
+  if vocabulary.unknown is not None:
+    tokens["unk_token"] = vocabulary.unknown
+  name = make(vocabulary).id_to_token
+  return result | {role: name(index) for role, index in tokens.items()}
+
+
+def _first(usual: Sequence[str], names: Sequence[str]) -> str | None:
+  return next((name for name in usual if name in names), None)
+
+
+def _single(vocabulary: vocabulary_lib.Vocabulary, text: str) -> int | None:
+  """The id of a text that is one token and comes back; else None."""
+  try:
+    ids = vocabulary.encode(text)
+  except errors.UserError:
+    return None
+  is_single = len(ids) == 1 and vocabulary.decode(ids) == text
+  return int(ids[0]) if is_single else None
 
 
 def _of_subwords(
