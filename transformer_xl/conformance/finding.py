@@ -18,6 +18,7 @@ from transformer_xl.conformance.implementation import Array
 FLOAT32 = float(jnp.finfo(jnp.float32).eps)  # 1.2e-7, its rounding.
 ROUNDINGS = 100  # Two ways of computing the same may differ by so many.
 CLOSE = ROUNDINGS * FLOAT32
+SEEN = 30 * FLOAT32  # What one program makes of a change is above this.
 FAR = 30 * CLOSE  # What differs by more has another cause than rounding.
 
 
