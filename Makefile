@@ -1,5 +1,7 @@
 # Every target installs the pinned dependencies when needed: into the environment
-# that is activated, or else into .venv, which it creates.
+# that is activated, or else into .venv, which it creates. What only runs the
+# package takes it as it is installed; the tools of the tests come with `make
+# test` and its like.
 PYTHON ?= python3
 VENV ?= $(or $(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
@@ -45,7 +47,7 @@ help: ## This list
 	@echo
 	@echo "  Into $(VENV), where pip installs what is pinned: VENV=FOLDER changes it."
 
-quickstart: $(VENV)/installed ## Train a small model, and evaluate it; STEPS=300 shortens it
+quickstart: $(BIN)/transformer-xl ## Train a small model, and evaluate it; STEPS=300 shortens it
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart \
 	  $(if $(STEPS),--config.train.num_steps=$(STEPS))
 
@@ -149,12 +151,12 @@ lm-eval-check: .venv-lm-eval/installed ## The tests with the evaluation harness
 	  --editable ".[test,lm-eval]"
 	touch $@
 
-bench: $(VENV)/installed ## Measure the speed on this machine
+bench: $(BIN)/transformer-xl ## Measure the speed on this machine
 	$(BIN)/python -m benchmarks.speed
 
 # Plans what is missing in docs/measurements/plans.jsonl or was planned by older
 # code; may be stopped at any time.
-plan-table: $(VENV)/installed ## Plan what is missing in docs/measurements/plans.jsonl
+plan-table: $(BIN)/transformer-xl ## Plan what is missing in docs/measurements/plans.jsonl
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
 
@@ -213,6 +215,12 @@ lock: ## Renew requirements.lock
 	  --extra stablehlo --extra tensorboard --extra lm-eval \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock
+
+# Nothing that it depends on: what is there is used.
+$(BIN)/transformer-xl:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version || $(BIN)/python -m ensurepip
+	$(BIN)/python -m pip install --constraint requirements.lock --editable .
 
 $(VENV)/installed: requirements.lock pyproject.toml setup.cfg
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
