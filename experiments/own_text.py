@@ -117,10 +117,19 @@ def get_config(dataset: str = "") -> ml_collections.ConfigDict:
   per_update = size.batch_size * size.segment_len
   num_steps = min(size.most_steps, _MOST_READS * num_tokens // per_update)
   # Intervals follow the number of updates, also one that a flag sets: warm-up
-  # is a twentieth, and there are about twenty validations.
+  # is a twentieth, and there are about twenty validations, or fewer where they
+  # would take more than a tenth of the time: to score a token takes a third as
+  # long as to train on it.
   steps = config.train.get_oneway_ref("num_steps")
   twentieth = (steps // (20 * _CALL) + 1) * _CALL
   splits = meta["splits"]
+  num_validated = splits["valid"]["num_tokens"] if "valid" in splits else 0
+  in_call = _CALL * (
+    config.train.get_oneway_ref("batch_size")
+    * config.train.get_oneway_ref("segment_len")
+  )
+  tenth = (3 * num_validated // in_call + 1) * _CALL
+  longest = (twentieth + tenth + abs(twentieth - tenth)) // 2
   config.train.update(
     {
       "num_steps": _CALL * max(2, num_steps // _CALL),
@@ -132,7 +141,7 @@ def get_config(dataset: str = "") -> ml_collections.ConfigDict:
       "adam_b2": 0.99,
       "segments_per_call": _CALL,
       "log_every_steps": (steps // (100 * _CALL) + 1) * _CALL,
-      "eval_every_steps": twentieth if "valid" in splits else 0,
+      "eval_every_steps": longest if "valid" in splits else 0,
     }
   )
   config.checkpoint.every_steps = twentieth
