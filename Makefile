@@ -172,10 +172,14 @@ deploy-check: .venv-deploy/installed ## SkyPilot reads its task file
 	touch $@
 
 # The documentation as pages for the browser, in build/site. A warning is an
-# error, a link that leads nowhere included.
-site: .venv-site/installed ## The documentation site, in build/site
+# error, a link that leads nowhere included. The tables of all fields are made
+# from their declarations.
+site: .venv-site/installed $(BIN)/transformer-xl ## The documentation site, in build/site
+	mkdir -p build
+	JAX_PLATFORMS=cpu PYTHONPATH=. $(BIN)/python docs/site/fields.py > build/fields.md
 	.venv-site/bin/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env \
 	  --doctree-dir build/doctrees --conf-dir docs/site . build/site
+	.venv-site/bin/python docs/site/check_search.py build/site
 	@echo "The documentation is in build/site: open build/site/index.html."
 
 .venv-site/installed: docs/site/requirements.txt
