@@ -80,6 +80,7 @@ MODES = {
     "text.score",
     "Log-probabilities of given texts, token by token.",
     "score",
+    function="write",
   ),
   "report": Mode(
     "report.report",

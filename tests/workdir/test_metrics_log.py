@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import struct
 
 import pytest
@@ -176,6 +177,21 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
   with pytest.raises(TypeError):
     metrics_log.write_json(str(tmp_path), "results/card.json", {"a": object()})
   assert json.loads(path.read_text()) == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_list_is_written_value_by_value(tmp_path, count):
+  path = tmp_path / "results" / "list.json"
+
+  def values():
+    for step in range(count):
+      yield record(step, broken=float("nan"))
+      assert not path.exists()  # Until it is whole.
+
+  metrics_log.write_json_list(str(tmp_path), "results/list.json", values())
+  expected = [record(step, broken=None) for step in range(count)]
+  assert json.loads(path.read_text()) == expected
+  assert os.listdir(path.parent) == ["list.json"]
 
 
 def test_what_is_no_finite_number_is_null_in_every_file(tmp_path):

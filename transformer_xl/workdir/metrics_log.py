@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -166,6 +166,26 @@ def write_json(workdir: str, name: str, value: object) -> None:
   logging.info("Wrote %s.", os.path.join(workdir, name))
 
 
+def write_json_list(workdir: str, name: str, values: Iterable[object]) -> None:
+  """Writes a list as `write_json` does, a line for each value.
+
+  Values that are made one after the other need not be in memory together. All
+  processes make them.
+  """
+  path = os.path.join(storage.local(workdir), name)
+  if jax.process_index() != 0:
+    for _ in values:
+      pass
+    return
+  with storage.replacing(path) as file:
+    separator = b"[\n"
+    for value in values:
+      file.write(separator + to_json(value).encode())
+      separator = b",\n"
+    file.write(b"[]\n" if separator == b"[\n" else b"\n]\n")
+  logging.info("Wrote %s.", os.path.join(workdir, name))
+
+
 def append_lines(workdir: str, name: str, records: Sequence[object]) -> None:
   """Adds a line of JSON to a file of a workdir for each record.
 
@@ -293,13 +313,13 @@ def _drop_after(path: str, step: int, *, is_evaluated: bool) -> None:
     content += b"" if content.endswith(b"\n") else b"\n"
     storage.write_bytes(path, content)
     return
-  with open(path, "r+b", opener=_without_links) as file:
-    file.truncate(stop)
-    file.seek(max(stop - 1, 0))
-    if stop and file.read(1) != b"\n":
-      file.write(b"\n")
-    file.flush()
-    os.fsync(file.fileno())
+  with open(path, "r+b", opener=_without_links) as whole:
+    whole.truncate(stop)
+    whole.seek(max(stop - 1, 0))
+    if stop and whole.read(1) != b"\n":
+      whole.write(b"\n")
+    whole.flush()
+    os.fsync(whole.fileno())
 
 
 def _without_links(path: str, flags: int) -> int:
