@@ -41,7 +41,7 @@ nb_execution_mode = "off"
 # Examples without a language are shell commands and what they print.
 highlight_language = "text"
 
-# Docstrings are read from the sources: building the site needs no JAX. They
+# Docstrings are read from the sources, so Sphinx needs no JAX. They
 # write code in single backticks.
 default_role = "code"
 napoleon_use_ivar = True

@@ -110,6 +110,12 @@ def test_validation_takes_a_tenth_of_the_time(
   assert config.checkpoint.every_steps <= train.num_steps / 20 + 10
 
 
+@pytest.mark.parametrize("name", ["batch_size", "segment_len"])
+def test_a_flag_that_is_not_allowed_is_one_line(settings, name):
+  with pytest.raises(errors.UserError, match=f"train.{name} must be at least"):
+    settings(100_000, **{name: 0})
+
+
 def test_the_sample_continues_a_line_of_held_out_text(data_dir):
   folder = f"{data_dir}/{corpus.NAME}"
   prompt = own_text.get_config(folder).generate.prompt

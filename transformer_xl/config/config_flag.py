@@ -100,7 +100,7 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
     while isinstance(said, BaseException):  # An attribute's holds a key's.
       said = said.args[0]
     named = re.search(r"['\"](\w+)['\"]", str(said))
-    if not where or named is None:
+    if not where or named is None or isinstance(error, ValueError):
       raise
     raise errors.UserError(
       f"{where}: there is no field {named[1]}{suggestions.hint(named[1])}"
