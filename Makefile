@@ -1,5 +1,7 @@
 # Every target installs the pinned dependencies when needed: into the environment
-# that is activated, or else into .venv, which it creates.
+# that is activated, or else into .venv, which it creates. What only runs the
+# package takes it as it is installed; the tools of the tests come with `make
+# test` and its like.
 PYTHON ?= python3
 VENV ?= $(or $(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
@@ -45,7 +47,7 @@ help: ## This list
 	@echo
 	@echo "  Into $(VENV), where pip installs what is pinned: VENV=FOLDER changes it."
 
-quickstart: $(VENV)/installed ## Train a small model, and evaluate it; STEPS=300 shortens it
+quickstart: $(BIN)/transformer-xl ## Train a small model, and evaluate it; STEPS=300 shortens it
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart \
 	  $(if $(STEPS),--config.train.num_steps=$(STEPS))
 
@@ -159,12 +161,12 @@ lm-eval-check: .venv-lm-eval/installed ## The tests with the evaluation harness
 	  --editable ".[test,lm-eval]"
 	touch $@
 
-bench: $(VENV)/installed ## Measure the speed on this machine
+bench: $(BIN)/transformer-xl ## Measure the speed on this machine
 	$(BIN)/python -m benchmarks.speed
 
 # Plans what is missing in docs/measurements/plans.jsonl or was planned by older
 # code; may be stopped at any time.
-plan-table: $(VENV)/installed ## Plan what is missing in docs/measurements/plans.jsonl
+plan-table: $(BIN)/transformer-xl ## Plan what is missing in docs/measurements/plans.jsonl
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
 
@@ -180,10 +182,14 @@ deploy-check: .venv-deploy/installed ## SkyPilot reads its task file
 	touch $@
 
 # The documentation as pages for the browser, in build/site. A warning is an
-# error, a link that leads nowhere included.
-site: .venv-site/installed ## The documentation site, in build/site
+# error, a link that leads nowhere included. The tables of all fields are made
+# from their declarations.
+site: .venv-site/installed $(BIN)/transformer-xl ## The documentation site, in build/site
+	mkdir -p build
+	JAX_PLATFORMS=cpu PYTHONPATH=. $(BIN)/python docs/site/fields.py > build/fields.md
 	.venv-site/bin/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env \
 	  --doctree-dir build/doctrees --conf-dir docs/site . build/site
+	.venv-site/bin/python docs/site/check_search.py build/site
 	@echo "The documentation is in build/site: open build/site/index.html."
 
 .venv-site/installed: docs/site/requirements.txt
@@ -223,6 +229,12 @@ lock: ## Renew requirements.lock
 	  --extra stablehlo --extra tensorboard --extra lm-eval \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock
+
+# Nothing that it depends on: what is there is used.
+$(BIN)/transformer-xl:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version || $(BIN)/python -m ensurepip
+	$(BIN)/python -m pip install --constraint requirements.lock --editable .
 
 $(VENV)/installed: requirements.lock pyproject.toml setup.cfg
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

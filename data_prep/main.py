@@ -145,8 +145,11 @@ def main(argv: list[str]) -> None:
       folder = staging.folder_of(given["data_dir"], name)
       result = describe.describe(folder)
     else:
-      result = f"{preparation.prepare(**given)} is ready"
+      with errors.writing_to(given["data_dir"]):
+        result = f"{preparation.prepare(**given)} is ready"
   except OSError as error:
+    if errors.refusal(error) is not None:
+      raise
     where = error.filename or given["data_dir"]
     raise errors.UserError(
       f"{where}: {error.strerror or error}; fix that and run the same command"

@@ -162,6 +162,16 @@ def progress_bar(
   )
 
 
+def clock(label: str) -> tqdm.tqdm:
+  """Returns a line with the time since now, for work of unknown length."""
+  return tqdm.tqdm(
+    desc=label,
+    bar_format="{desc}: {elapsed}",
+    delay=_SECONDS_BEFORE_PROGRESS,
+    mininterval=0.5 if sys.stderr.isatty() else 10,
+  )
+
+
 def _boundary(buffer: bytes) -> int:
   """Returns where to cut, after a line if possible, or 0 to read on."""
   if end := buffer.rfind(b"\n") + 1:

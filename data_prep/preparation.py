@@ -231,7 +231,7 @@ def _write(
     for.
   """
   count_symbols = extends if given else corpus.tokenizer.counts_symbols
-  sizes, symbols = survey.run(corpus, count_symbols=count_symbols)
+  sizes, symbols, not_utf8 = survey.run(corpus, count_symbols=count_symbols)
   file = given or vocabulary_file_lib.make(corpus, symbols)
   if extends:
     file = vocabulary_file_lib.extend(file, symbols, corpus.tokenizer)
@@ -243,7 +243,7 @@ def _write(
     train = dataclasses.replace(
       corpus, splits={"train": corpus.splits["train"]}
     )
-    sizes |= survey.run(train, count_symbols=False)[0]
+    sizes |= survey.run(train, count_symbols=False).sizes
     mixture = {"mixture": mixed.meta}
   name = f"vocabulary.{'json' if vocab.unit == 'subword' else 'txt'}"
   staging.write(folder / name, file.content)
@@ -252,6 +252,8 @@ def _write(
     for split, size in sizes.items()
   }
   warnings = _warnings(corpus, given, vocab, splits)
+  if not corpus.published:  # Publishers may have cut within a character.
+    warnings += _foreign_bytes(not_utf8)
   made = {"file": name, "size": vocab.size, "sha256": file.sha256}
   tokens = folder / f"{next(iter(splits))}.npy"
   counts = cutoffs.count(tokens, size=vocab.size)
@@ -268,6 +270,20 @@ def _write(
     **mixture,
   }
   return meta, warnings
+
+
+def _foreign_bytes(not_utf8: Mapping[str, str]) -> list[str]:
+  """Returns a line on files that are not UTF-8, if there are any."""
+  if not not_utf8:
+    return []
+  origin, place = next(iter(not_utf8.items()))
+  what = f"{origin} is not UTF-8 ({place})"
+  if len(not_utf8) > 1:
+    what = f"{len(not_utf8):,} files are not UTF-8, first {origin} ({place})"
+  return [
+    f"{what}: such bytes are tokens as they are; convert text, for example with"
+    " iconv -f LATIN1 -t UTF-8"
+  ]
 
 
 def _warnings(

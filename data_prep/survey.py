@@ -5,6 +5,7 @@ is written.
 """
 
 import collections
+from typing import NamedTuple
 
 from transformer_xl import errors
 from transformer_xl.data_prep import corpus as corpus_lib
@@ -15,27 +16,49 @@ from transformer_xl.data_prep import tokenizer as tokenizer_lib
 _WORDS_TOLERANCE = 0.02
 
 
-def run(
-  corpus: corpus_lib.Corpus, *, count_symbols: bool
-) -> tuple[dict[str, dict[str, int]], collections.Counter[str]]:
+class Survey(NamedTuple):
+  """What the first pass has found."""
+
+  sizes: dict[str, dict[str, int]]  # Of each split.
+  symbols: collections.Counter[str]  # Empty unless they were counted.
+  # The first byte that is not UTF-8 of each origin that has one; of bytes
+  # alone, since other text is refused.
+  not_utf8: dict[str, str]
+
+
+def run(corpus: corpus_lib.Corpus, *, count_symbols: bool) -> Survey:
   """Returns the size of each split, and how often each symbol occurs, if asked.
 
   A word stands between white space, or is the end of a line. Symbols are in
-  order of first occurrence. UserError if the text is empty, not UTF-8, or not
-  the published one.
+  order of first occurrence. UserError if the text is empty, not UTF-8 and not
+  read as bytes, or not the published one.
   """
   sizes: dict[str, dict[str, int]] = {}
   symbols: collections.Counter[str] = collections.Counter()
+  not_utf8: dict[str, str] = {}
   for split in corpus.splits:
     counted = count_symbols and split in corpus.vocabulary_splits
     size: collections.Counter[str] = collections.Counter(num_empty_documents=0)
     for piece in corpus.pieces(split, "counting"):
       size.update(_count(piece, corpus.tokenizer, symbols if counted else None))
+      if corpus.tokenizer.kind == "byte" and piece.origin not in not_utf8:
+        not_utf8 |= _not_utf8(piece)
     _check(corpus, split, size)
     if corpus.stated_words is not None:
       size["num_words"] = _stated_words(corpus, split, size)
     sizes[split] = size
-  return sizes, symbols
+  return Survey(sizes, symbols, not_utf8)
+
+
+def _not_utf8(piece: piece_lib.Piece) -> dict[str, str]:
+  """Returns the first byte of a piece that is not UTF-8, by its origin."""
+  try:
+    piece.data.decode("utf-8")
+  except UnicodeDecodeError as error:
+    byte = piece.data[error.start]
+    offset = piece.offset + error.start
+    return {piece.origin: f"byte 0x{byte:02x} at offset {offset}"}
+  return {}
 
 
 def _count(

@@ -17,6 +17,7 @@ from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
 from transformer_xl.formats import input_files
 from transformer_xl.formats import published_vocabulary
@@ -147,8 +148,11 @@ def train_subwords(texts: Iterator[str], size: int) -> bytes:
 
   thread = threading.Thread(target=train, daemon=True)
   thread.start()
-  while thread.is_alive():  # Python answers signals between two waits.
-    thread.join(0.1)
+  # How far the library is, it says in a form of its own only.
+  with piece_lib.clock(f"learning {size:,} subwords") as clock:
+    while thread.is_alive():  # Python answers signals between two waits.
+      thread.join(0.1)
+      clock.update()
   if failures:
     raise failures[0]
   return model.to_str().encode("utf-8")

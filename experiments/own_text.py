@@ -117,10 +117,17 @@ def get_config(dataset: str = "") -> ml_collections.ConfigDict:
   per_update = size.batch_size * size.segment_len
   num_steps = min(size.most_steps, _MOST_READS * num_tokens // per_update)
   # Intervals follow the number of updates, also one that a flag sets: warm-up
-  # is a twentieth, and there are about twenty validations.
+  # is a twentieth, and there are about twenty validations, or fewer where they
+  # would take more than a tenth of the time: to score a token takes a third as
+  # long as to train on it.
   steps = config.train.get_oneway_ref("num_steps")
   twentieth = (steps // (20 * _CALL) + 1) * _CALL
   splits = meta["splits"]
+  num_validated = splits["valid"]["num_tokens"] if "valid" in splits else 0
+  batch_size = config.train.get_oneway_ref("batch_size")
+  segment_len = config.train.get_oneway_ref("segment_len")
+  in_call = _CALL * _larger(batch_size * segment_len, 1)  # A flag may set 0.
+  tenth = (3 * num_validated // in_call + 1) * _CALL
   config.train.update(
     {
       "num_steps": _CALL * max(2, num_steps // _CALL),
@@ -132,7 +139,7 @@ def get_config(dataset: str = "") -> ml_collections.ConfigDict:
       "adam_b2": 0.99,
       "segments_per_call": _CALL,
       "log_every_steps": (steps // (100 * _CALL) + 1) * _CALL,
-      "eval_every_steps": twentieth if "valid" in splits else 0,
+      "eval_every_steps": _larger(twentieth, tenth) if "valid" in splits else 0,
     }
   )
   config.checkpoint.every_steps = twentieth
@@ -155,6 +162,13 @@ def get_config(dataset: str = "") -> ml_collections.ConfigDict:
     }
   )
   return config
+
+
+def _larger(
+  one: ml_collections.FieldReference, other: ml_collections.FieldReference | int
+) -> ml_collections.FieldReference:
+  """The larger of two whole numbers that flags may set later."""
+  return (one + other + abs(one - other)) // 2
 
 
 def _prompt(prepared: str, split: str) -> str:

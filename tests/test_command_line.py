@@ -123,6 +123,35 @@ def test_a_command_that_failed_does_not_wait_for_threads(
   assert (finished.returncode, finished.stdout) == (status, printed)
 
 
+@pytest.mark.parametrize(
+  ("name", "value"),
+  [
+    ("JAX_ENABLE_X64", "maybe"),
+    ("JAX_NUM_CPU_DEVICES", "two"),
+    ("JAX_DEFAULT_MATMUL_PRECISION", "foo"),
+  ],
+)
+@pytest.mark.parametrize("config", [[], ["--config=base"]])
+@pytest.mark.some(2)
+def test_a_value_that_jax_refuses_is_named_with_its_variable(
+  tmp_path, name, value, config
+):
+  finished = subprocess.run(
+    [
+      *(sys.executable, "-m", "transformer_xl.main", "--mode=check"),
+      *(f"--workdir={tmp_path}", *config),
+    ],
+    capture_output=True,
+    check=False,
+    cwd=test_main.ROOT,
+    env=os.environ | {name: value},
+    text=True,
+  )
+  assert finished.returncode == 2
+  (line,) = finished.stderr.splitlines()
+  assert line.startswith(f"error: JAX refuses {name}={value!r} of the envir")
+
+
 def test_an_import_changes_no_settings_of_other_libraries():
   environment = {
     name: value

@@ -23,3 +23,14 @@ def test_a_full_disk_is_named_by_what_is_written(arguments, says):
   refusal = errors.refusal(OSError(errno.ENOSPC, FULL, *arguments))
   assert refusal.startswith(says)
   assert "training" not in refusal
+
+
+def test_a_full_disk_without_a_file_is_named_by_the_folder_that_is_written():
+  with (
+    pytest.raises(ValueError, match="out of room") as caught,
+    errors.writing_to("workdir"),
+    errors.writing_to("workdir/data"),
+  ):
+    raise ValueError("out of room") from OSError(errno.ENOSPC, FULL)
+  says = f"{FULL} at workdir/data; fix that"
+  assert errors.refusal(caught.value).startswith(says)

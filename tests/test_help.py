@@ -163,6 +163,7 @@ COMMANDS = {
   "help": ["--help"],
   "help about all": ["--help=all"],
   "help about a group": ["--help=eval"],
+  "help about a group by its last part": ["--help=rope"],
   "help about a mode": ["--help=ablation"],
   "help about a field": ["--help=config.train.learning_rate"],
   "help about another name": ["--help=lr"],
@@ -300,6 +301,7 @@ def test_help_about_all_has_every_field(results, case, source):
   ("case", "groups"),
   [
     ("help about a group", {"eval", "eval.dynamic", "eval.cache"}),
+    ("help about a group by its last part", {"model.rope"}),
     ("help about a mode", {"analysis"}),
   ],
 )

@@ -17,12 +17,24 @@ pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[1]
 BASE = "--config=experiments/base.py"
 LOG_LINE = re.compile(r"\d\d:\d\d:\d\d (warning: )?\S")
+# A configuration file with a group that was built anew.
+REPLACED = """
+from transformer_xl.experiments import base
+
+def get_config():
+  config = base.get_config()
+  config.train = {}
+  return config
+"""
 # What a case has beside its arguments.
 SETTINGS = {
   "devices": {
     "environment": {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
   },
   "a name outside the root": {"folder": "tests"},
+  "a flag of XLA": {
+    "environment": {"XLA_FLAGS": "--xla_force_host_platform_device_count=two"}
+  },
   "nobody reads": {"nobody_reads": True},
   "slice": {"num_hosts": 4},
 }
@@ -30,6 +42,10 @@ FAILURES = {  # What is said, and the status.
   "misspelt": ("no field config.model.num_layer; did you mean", 2),
   "wrong type": ("num_layers", 2),
   "out of range": ("train.batch_size must be at least 1: it is 0", 2),
+  "5000 digits": ("must be a whole number: it is '1111", 2),
+  "a group replaced": ("config.train lacks init_from, init_parameters, i", 2),
+  "a group that is none": ("config.train must be a group of fields: it is", 2),
+  "a flag of XLA": ("interpret value two for flag xla_force_host_platform", 2),
   "devices": ("must use all 2 devices; try --config.mesh.data=-1", 2),
   "no workdir": ("set --workdir=FOLDER", 2),
   "no run": ("--mode=generate reads a run: name its folder, as in --config", 2),
@@ -109,6 +125,8 @@ def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp("commands")
   corpus.write(folder / "data")
   (folder / "texts").write_text("abc\nde\n")
+  for name, group in {"replaced": {"batch_size": 4}, "none": None}.items():
+    (folder / f"{name}.py").write_text(REPLACED.format(group))
   (folder / ".jax_cache").mkdir()
   shutil.copytree(folder / "data", folder / "truncated")
   shutil.copytree(folder / "data", folder / "without_test")
@@ -150,6 +168,10 @@ def commands(folder):
     "misspelt": [BASE, new, "--config.model.num_layer=4"],
     "wrong type": [BASE, new, "--config.model.num_layers=four"],
     "out of range": [*flags, new, "--config.train.batch_size=0"],
+    "5000 digits": [*flags, new, f"--config.train.num_steps={'1' * 5000}"],
+    "a group replaced": [f"--config={folder}/replaced.py", new, short],
+    "a group that is none": [f"--config={folder}/none.py", new, short],
+    "a flag of XLA": [*flags, new],
     "devices": [*flags, new, "--config.mesh.data=3"],
     "no workdir": flags,
     "no run": [*flags, "--mode=generate"],
@@ -234,6 +256,7 @@ def test_a_mistake_ends_in_one_line(results, case):
   *log, last = result["stderr"].splitlines()
   assert last.startswith("error: ")
   assert says in last
+  assert len(last) < 1000
   assert result["status"] == status
   assert all(LOG_LINE.match(line) for line in log), "\n".join(log)
 

@@ -50,3 +50,19 @@ def test_an_environment_that_is_activated_is_used(tmp_path):
   assert f"\n{tmp_path}/bin/python -m pip install " in said
   assert ".venv" not in said
   assert " .venv/bin/python -m pytest " in make("-n", "test-smoke")
+
+
+def test_the_quickstart_uses_what_is_installed_and_needs_no_tools_of_tests(
+  tmp_path,
+):
+  """As the README has installed it: into an environment that is activated."""
+  (tmp_path / "bin").mkdir()
+  (tmp_path / "bin" / "python").touch(mode=0o755)
+  fresh = make("-n", "quickstart", VIRTUAL_ENV=str(tmp_path))
+  install = "pip install --constraint requirements.lock --editable ."
+  assert f" -m {install}\n" in fresh
+  (tmp_path / "bin" / "transformer-xl").touch(mode=0o755)
+  there = make("-n", "quickstart", VIRTUAL_ENV=str(tmp_path))
+  assert there.startswith(f"{tmp_path}/bin/transformer-xl --config=quickstart ")
+  tests = make("-n", "test", VIRTUAL_ENV=str(tmp_path))
+  assert f' -m {install.removesuffix(".")}".[test]"\n' in tests

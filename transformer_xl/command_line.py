@@ -12,6 +12,7 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -41,6 +42,9 @@ _ACCELERATORS = (
 _OTHERS_END_SECONDS = 2.0
 # How long threads may go on after a command has failed.
 _THREADS_END_SECONDS = 2.0
+# Of a longer word in a message, such as a value, only the ends are printed.
+_LONGEST_WORD = 400
+_LONGEST_END = 60
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
 
@@ -75,6 +79,32 @@ def hide_missing_devices() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     if "jax" in sys.modules:  # It has read the variable already.
       sys.modules["jax"].config.update("jax_platforms", "cpu")
+
+
+def require_flags_of_xla() -> None:
+  """Raises a UserError if XLA cannot read XLA_FLAGS.
+
+  XLA would end the process, after pages of its flags. So another process reads
+  them first, in a third of a second.
+  """
+  given = os.environ.get("XLA_FLAGS", "")
+  if not given.strip():
+    return
+  code = "from jaxlib import xla_client; xla_client.CompileOptions()"
+  finished = subprocess.run(
+    [sys.executable, "-c", code],
+    check=False,
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+  )
+  said = finished.stderr.decode(errors="replace")
+  reason = re.search(r"^[EF]\d{4} .*?\] (.*)", said, re.MULTILINE)
+  if finished.returncode and reason is not None:
+    raise errors.UserError(
+      f"XLA cannot read XLA_FLAGS={given!r} of the environment "
+      f"({reason[1].strip().rstrip('.')}); correct it, or unset it."
+    )
 
 
 def _has_accelerator() -> bool:
@@ -222,6 +252,7 @@ def run(
           f"{argv[1]!r} belongs to no flag; write --flag=VALUE, with quotes "
           "around a value that has spaces or patterns."
         )
+      require_flags_of_xla()
       with roll_call.on_failure():
         main(argv)
       sys.stdout.flush()
@@ -242,7 +273,7 @@ def one_line() -> Iterator[None]:
   try:
     yield
   except (errors.UserError, flags.Error) as error:
-    message = _without_none(str(error))
+    message = errors.misread_variable(error) or _without_none(str(error))
     status = 2
   except (
     errors.DivergenceError,
@@ -262,6 +293,9 @@ def one_line() -> Iterator[None]:
       sys.exit(1)
     message = errors.refusal(error) or ""
     status = 1
+    if misread := errors.misread_variable(error):
+      message = misread
+      status = 2
     if (
       not message and isinstance(error, OSError) and error.filename is not None
     ):
@@ -272,7 +306,7 @@ def one_line() -> Iterator[None]:
       raise
   else:
     return
-  message = " ".join(message.split())
+  message = _without_long_words(" ".join(message.split()))
   if roll_call.is_one_of_several():
     _end_alone(message, status)
   print(f"error: {message}", file=sys.stderr)
@@ -323,6 +357,17 @@ def _without_none(message: str) -> str:
     return message
   names = ", ".join(f"--{name}" for name in missing)
   return f"{names} must be given; --help explains the flags."
+
+
+def _without_long_words(message: str) -> str:
+  """Leaves out the middle of words such as a number of 5,000 digits."""
+
+  def shorten(word: re.Match[str]) -> str:
+    left_out = len(word[0]) - 2 * _LONGEST_END
+    start, end = word[0][:_LONGEST_END], word[0][-_LONGEST_END:]
+    return f"{start}[{left_out} more]{end}"
+
+  return re.sub(rf"\S{{{_LONGEST_WORD},}}", shorten, message)
 
 
 def _is_lost_output(error: Exception) -> bool:

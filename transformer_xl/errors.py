@@ -6,11 +6,13 @@ import importlib.util
 import os
 import re
 import signal
+import traceback
 from collections.abc import Iterator
 
 # Refusals of the file system, whichever library made the call.
 _CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 _REFUSALS = tuple(map(os.strerror, _CODES))
+_SETTINGS_OF_JAX = os.path.join("jax", "_src", "config.py")
 
 
 class UserError(Exception):
@@ -52,15 +54,45 @@ def refusal(error: BaseException | None) -> str | None:
 
   None if the error has another cause.
   """
+  folder = getattr(error, "written_folder", None)
   while error is not None:
     text = " ".join(str(error).split())
     for reason in _REFUSALS:
       if reason in text:
         # Of two paths, as a copy has them, the second is written to.
         path = getattr(error, "filename2", None)
-        path = path or getattr(error, "filename", None)
+        path = path or getattr(error, "filename", None) or folder
         where = f" at {path}" if path else ""
         return f"{reason}{where}; fix that and run the same command again."
+    error = error.__cause__ or error.__context__
+  return None
+
+
+@contextlib.contextmanager
+def writing_to(folder: str) -> Iterator[None]:
+  """Lets `refusal` name a folder for errors that name no file of their own."""
+  try:
+    yield
+  except Exception as error:
+    if not hasattr(error, "written_folder"):  # Of a block within this one.
+      error.written_folder = folder  # type: ignore[attr-defined]
+    raise
+
+
+def misread_variable(error: BaseException | None) -> str | None:
+  """One line on a variable of the environment whose value JAX refused.
+
+  JAX reads its settings where it is imported. None if the error is another.
+  """
+  while error is not None:
+    frames = traceback.extract_tb(error.__traceback__)
+    named = re.search(r"\bjax_\w+", str(error), re.IGNORECASE)
+    if frames and named and frames[-1].filename.endswith(_SETTINGS_OF_JAX):
+      name = named[0].upper()
+      return (
+        f"JAX refuses {name}={os.environ.get(name, '')!r} of the environment; "
+        "unset it, or give it a value that JAX's documentation lists."
+      )
     error = error.__cause__ or error.__context__
   return None
 
@@ -75,6 +107,11 @@ def is_shortage(error: BaseException) -> bool:
   text = str(error)
   is_said = "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
   return isinstance(error, RuntimeError) and is_said
+
+
+def install(extra: str) -> str:
+  """The command that installs what an extra of this package needs."""
+  return f"pip install --constraint requirements.lock -e '.[{extra}]'"
 
 
 def bucket(path: str) -> str:
@@ -98,8 +135,7 @@ def of_bucket(
     return
   if importlib.util.find_spec("gcsfs") is None:
     raise UserError(
-      f"{path} is in a bucket, which needs the package gcsfs: "
-      "pip install 'transformer-xl[gcs]'."
+      f"{path} is in a bucket, which needs the package gcsfs: {install('gcs')}"
     )
   try:
     yield

@@ -80,6 +80,7 @@ MODES = {
     "text.score",
     "Log-probabilities of given texts, token by token.",
     "score",
+    function="write",
   ),
   "report": Mode(
     "report.report",
@@ -219,14 +220,15 @@ def main(argv: list[str]) -> None:
     _prepare_data(config.data)
   agreement.require_same_data(config.data.dataset_dir)
   before = closing.changes(workdir)
-  try:
-    if _MODE.value != "train":
-      _run(_MODE.value, config, workdir)
-    else:
-      _train(config, workdir)
-      closing.print_next(config, workdir)
-  finally:
-    storage.publish(workdir, is_last=True)
+  with errors.writing_to(_TARGET.value or workdir):
+    try:
+      if _MODE.value != "train":
+        _run(_MODE.value, config, workdir)
+      else:
+        _train(config, workdir)
+        closing.print_next(config, workdir)
+    finally:
+      storage.publish(workdir, is_last=True)
   closing.log_files(workdir, before)
 
 
@@ -389,7 +391,8 @@ def _prepare_data(data: training_fields.DataConfig) -> None:
     from transformer_xl.data_prep import preparation
 
     logging.info("Preparing %s in %s.", data.name, data.dir)
-    preparation.prepare(dataset=data.name, data_dir=data.dir)
+    with errors.writing_to(data.dir):
+      preparation.prepare(dataset=data.name, data_dir=data.dir)
   multihost_utils.sync_global_devices("data is prepared")
   if missing:
     storage.forget(data.dataset_dir)

@@ -19,6 +19,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
+from typing import IO
 
 import fsspec
 from absl import logging
@@ -352,12 +353,22 @@ def write_bytes(path: str, content: bytes) -> None:
     with errors.of_bucket("write to", path):
       epath.Path(path).write_bytes(content)
     return
+  with replacing(path) as file:
+    file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[IO[bytes]]:
+  """Opens a new file on disk that takes the place of `path` once it is whole.
+
+  After an exception there is none, and `path` is as it was.
+  """
   folder, name = os.path.split(path)
   os.makedirs(folder, exist_ok=True)
   temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
   try:
     with open(temporary, "xb") as file:
-      file.write(content)
+      yield file
       file.flush()
       os.fsync(file.fileno())
     os.replace(temporary, path)

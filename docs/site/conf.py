@@ -1,6 +1,12 @@
 """How Sphinx makes the documentation site; `make site` runs it."""
 
+import json
+import pathlib
+
+from sphinx import application
+
 project = "Transformer-XL in JAX/Flax"
+author = "The transformer_xl authors"  # As in pyproject.toml.
 html_title = project
 html_theme = "sphinx_book_theme"
 html_theme_options = {
@@ -10,6 +16,7 @@ html_theme_options = {
 }
 html_context = {"default_mode": "auto"}
 html_css_files = ["narrow.css"]
+html_js_files = ["excerpts.js"]
 html_static_path = ["static"]
 html_copy_source = False
 html_use_index = False
@@ -34,7 +41,7 @@ nb_execution_mode = "off"
 # Examples without a language are shell commands and what they print.
 highlight_language = "text"
 
-# Docstrings are read from the sources: building the site needs no JAX. They
+# Docstrings are read from the sources, so Sphinx needs no JAX. They
 # write code in single backticks.
 default_role = "code"
 napoleon_use_ivar = True
@@ -48,3 +55,34 @@ toc_object_entries_show_parents = "hide"
 autoapi_generate_api_docs = False
 autoapi_add_toctree_entry = False
 autoapi_keep_files = False
+
+
+def setup(app: application.Sphinx) -> None:
+  """Fills the page of all fields, and keeps pages for search on a disk."""
+  tables = pathlib.Path(app.srcdir, "build/fields.md")
+  pages: dict[str, str] = {}
+
+  def fill(app: application.Sphinx, page: str, source: list[str]) -> None:
+    if page == "docs/fields":
+      source[0] = source[0].replace(
+        "<!-- fields -->", tables.read_text("utf-8")
+      )
+
+  def keep(
+    app: application.Sphinx,
+    page: str,
+    template: str,
+    context: dict[str, str],
+    doctree: object,
+  ) -> None:
+    if doctree is not None:
+      pages[page] = f'<div role="main">{context["body"]}</div>'
+
+  def write(app: application.Sphinx, error: Exception | None) -> None:
+    if error is None:
+      script = pathlib.Path(app.outdir, "_static/pages.js")
+      script.write_text(f"const PAGES = {json.dumps(pages)};\n", "utf-8")
+
+  app.connect("source-read", fill)
+  app.connect("html-page-context", keep)
+  app.connect("build-finished", write)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl.analysis import comparison
@@ -16,6 +17,7 @@ from transformer_xl.analysis import costs
 from transformer_xl.analysis import study
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
+from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.experiments import memory_suite
 
@@ -333,6 +335,41 @@ def row(name, *, tokens=100, nll=5.0, seconds=1.0, spread=0.0, **changes):
   values |= {"name": name, "tokens": tokens, "nll": nll, "spread": spread}
   values |= {"relative_seconds": seconds, "changes": changes}
   return comparison.Row(**values)
+
+
+def test_a_table_says_why_there_is_no_comparison_at_equal_time():
+  config = load.from_config_dict(tiny.config_dict(**{"train.num_steps": 50}))
+  shown = {
+    **{"config": config, "num_parameters": 9, "planned_bytes": 3 << 20},
+    **{"learning_rates": [], "length": 8, "nll_by_length": {8: 4.0}},
+    "nll_by_seed": {8: [5.0]},
+  }
+  rows = [
+    row("base")._replace(**shown),
+    row("long", tokens=200, **{"train.num_steps": 100})._replace(**shown),
+    row("slow", seconds=2.101, other=1)._replace(**shown),
+    row("fast", seconds=0.5, other=2)._replace(**shown),
+  ]
+  cells = {line["variant"]: line for line in study.table(rows)}
+  assert {name: line["at equal time"] for name, line in cells.items()} == {
+    "base": "",
+    "long": "",
+    "slow": "needs base with 106 updates or more",
+    "fast": "needs base with 25 updates or fewer",
+  }
+  assert cells["fast"]["time a token"] == "0.50"
+  assert cells["base"][comparison.PLANNED] == "3"
+  untimed = [one._replace(relative_seconds=None) for one in rows]
+  for line in study.table(untimed):
+    assert line["time a token"] == line["at equal time"] == "not timed yet"
+  for shown_rows, label in (
+    (rows, "time of training (base: 1)"),
+    (untimed, "tokens, since nothing is timed yet, of training (base: 1)"),
+  ):
+    (axes,) = study.draw(shown_rows).axes
+    assert axes.get_xlabel() == label
+    places = axes.lines[0].get_xdata()
+    assert [*places] == [1, 2]
 
 
 @pytest.mark.parametrize("common", [{}, {"train.mem_len": 64}])

@@ -94,6 +94,19 @@ def test_a_missing_field_is_named(name):
 
 
 @pytest.mark.parametrize(
+  ("group", "said"),
+  [
+    ({"num_steps": 4}, "config.train lacks init_from, init_parameters, init_"),
+    (None, "config.train must be a group of fields: it is None."),
+  ],
+)
+def test_a_group_that_was_replaced_is_named(group, said):
+  config = base.get_config()
+  config.train = group
+  assert refusal(config).startswith(said)
+
+
+@pytest.mark.parametrize(
   ("name", "value"),
   [
     ("seed", 0.5),
@@ -126,6 +139,7 @@ def test_a_wrong_type_is_named_with_its_value(name, value):
     ("seed", 2**32, 2**32),
     ("train.mem_len", 2**31, 2**31),
     ("eval.mem_len", (8, 10**400), 2**31),
+    pytest.param("train.num_steps", 10**5000, 2**31, id="5000 digits"),
   ],
 )
 def test_a_number_that_arrays_cannot_hold_is_refused(name, value, limit):

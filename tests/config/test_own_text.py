@@ -91,6 +91,31 @@ def test_intervals_follow_a_number_of_updates_that_a_flag_sets(
   assert config.updates_per_call == 10
 
 
+@pytest.mark.parametrize("flags", [{}, {"num_steps": 100}, {"batch_size": 2}])
+@pytest.mark.parametrize("num_validated", [54_000, 540_000])
+def test_validation_takes_a_tenth_of_the_time(
+  settings, data_dir, monkeypatch, flags, num_validated
+):
+  """But for one after the last update. Scoring takes a third of training."""
+  meta = token_file.read_meta(f"{data_dir}/{corpus.NAME}")
+  meta["splits"]["valid"]["num_tokens"] = num_validated
+  monkeypatch.setattr(token_file, "read_meta", lambda *_: meta)
+  config = settings(20 * num_validated, **flags)
+  train = config.train
+  per_update = train.batch_size * train.segment_len
+  between = train.eval_every_steps * per_update
+  assert num_validated / 3 <= 0.1 * (between + num_validated / 3)
+  least = max(train.num_steps / 20, 3 * num_validated / per_update)
+  assert train.eval_every_steps <= least + 10
+  assert config.checkpoint.every_steps <= train.num_steps / 20 + 10
+
+
+@pytest.mark.parametrize("name", ["batch_size", "segment_len"])
+def test_a_flag_that_is_not_allowed_is_one_line(settings, name):
+  with pytest.raises(errors.UserError, match=f"train.{name} must be at least"):
+    settings(100_000, **{name: 0})
+
+
 def test_the_sample_continues_a_line_of_held_out_text(data_dir):
   folder = f"{data_dir}/{corpus.NAME}"
   prompt = own_text.get_config(folder).generate.prompt

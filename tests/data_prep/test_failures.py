@@ -56,6 +56,33 @@ def test_a_users_mistake_is_one_line_on_standard_error_and_status_two(tmp_path):
   assert result.stdout == ""
 
 
+FULL_DISK = """
+import errno, os, runpy
+from transformer_xl.data_prep import preparation
+
+def prepare(**options):
+  raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+preparation.prepare = prepare
+runpy.run_module("data_prep.main", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_full_disk_is_no_mistake_of_the_user_and_named_by_its_folder():
+  """Engines start a command again after another status than 2."""
+  result = subprocess.run(
+    [sys.executable, "-c", FULL_DISK, "--dataset=recall", "--data_dir=there"],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.stderr == (
+    "error: No space left on device at there; fix that and run the same "
+    "command again.\n"
+  )
+  assert result.returncode == 1
+
+
 def test_a_reader_that_leaves_ends_the_description_without_a_word(tmp_path):
   source = tmp_path / "lines.txt"
   source.write_text("".join(f"{n}\n" for n in range(3000)))

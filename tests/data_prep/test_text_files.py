@@ -461,3 +461,20 @@ def test_gzip_and_json_lines_are_read_as_text(tmp_path):
   starts = np.load(prepared / "train_documents.npy").tolist()
   first, second = len("erste\nzeile\n"), len("zweite \u00fc\n".encode())
   assert starts == np.cumsum([0, len("first\n"), first, second, first]).tolist()
+
+
+def test_bytes_that_are_not_utf8_are_said_with_their_place(tmp_path, capsys):
+  latin1 = "caf\u00e9 au lait\n".encode("latin-1")
+  files = {f"{name}.txt": "caf\u00e9\n".encode() * 9 for name in "acd"}
+  files |= {"b.txt": b"fine\n" + latin1 * 9, "e.txt": latin1 * 9}
+  source = layouts.write_files(tmp_path / "source", files)
+  layouts.prepare("text", tmp_path, source, **layouts.WHOLE)
+  said = capsys.readouterr().err
+  assert (
+    f"2 files are not UTF-8, first {source}/b.txt (byte 0xe9 at offset 8): such"
+    " bytes are tokens as they are; convert"
+  ) in said
+  for name in "be":
+    (source / f"{name}.txt").unlink()
+  layouts.prepare("text", tmp_path, source, name="mended", **layouts.WHOLE)
+  assert "UTF-8" not in capsys.readouterr().err

@@ -1,6 +1,8 @@
 """Models of the tokenizers library that users give: none loses characters."""
 
 import json
+import random
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from tokenizers import trainers
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.data_prep import piece
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
 from transformer_xl.data_prep import vocabulary_file
 
@@ -186,3 +189,21 @@ def test_with_one_it_is_read_whatever_is_removed_on_purpose(tmp_path, model):
   assert vocabulary.encode("azb").tolist() == [0, 2, 1]
   tokenizer.normalizer = normalizers.Replace(tokenizers.Regex("[^a-y?]+"), "")
   assert read(tmp_path, tokenizer).encode("azb").tolist() == [0, 1]
+
+
+def test_learning_says_how_long_it_takes(monkeypatch, capsys):
+  monkeypatch.setattr(piece, "_SECONDS_BEFORE_PROGRESS", 0.0)
+  learned("some text of words\n" * 99)
+  assert "learning 300 subwords: 00:0" in capsys.readouterr().err
+
+
+def test_text_without_spaces_is_learned_in_a_time_that_grows_with_it():
+  """As one word, ten times as much would take a hundred times as long."""
+  letters = random.Random(0).choices(range(0x4E00, 0x4E00 + 400), k=200_000)
+  text = "".join(map(chr, letters))
+  seconds = {}
+  for length in (20_000, 200_000):
+    start = time.process_time()
+    learned(text[:length], size=600)
+    seconds[length] = time.process_time() - start
+  assert seconds[200_000] < 40 * max(seconds[20_000], 0.05)

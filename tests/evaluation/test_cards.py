@@ -202,10 +202,11 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
   assert last == {"cards": cards[1:]}
 
 
-def make_card(config, nll, *, mem_len=8, num_characters=400):
+def make_card(config, nll, *, mem_len=8, num_characters=400, **others):
   """The card of a score over 100 tokens, for a model with one parameter."""
   model = trained_model.TrainedModel(config, None, {"one": np.zeros(1)}, step=7)
   sizes = {"num_bytes": 400, "num_characters": num_characters, "num_words": 80}
+  sizes |= others
   file = token_file.TokenFile(np.arange(2), np.array([0]), "5ad1", sizes)
   score = evaluator.Score(nll=nll, num_tokens=100, seconds=1.0)
   return cards_lib.make(model, score, file, mem_len)
@@ -311,6 +312,28 @@ def test_words_have_no_bits_per_character(tmp_path):
   assert values["bits_per_byte"] == pytest.approx(0.5 / np.log(2))
   assert values["word_perplexity"] == pytest.approx(np.exp(2.5))
   assert values["tokens_per_second"] == 100
+
+
+@pytest.mark.parametrize(
+  ("num_characters", "num_words", "num_lines", "is_known"),
+  [
+    (600, 110, 10, True),  # English.
+    (1100, 130, 30, False),  # Python.
+    (400, 5, 4, False),  # Chinese, a line at a time.
+  ],
+)
+def test_word_perplexity_is_of_words_alone(
+  tmp_path, num_characters, num_words, num_lines, is_known
+):
+  values = make_card(
+    corpus.config(word_data(tmp_path)),
+    200.0,
+    num_characters=num_characters,
+    num_words=num_words,
+    num_lines=num_lines,
+  )
+  expected = pytest.approx(np.exp(200.0 / num_words)) if is_known else None
+  assert values["word_perplexity"] == expected
 
 
 def test_what_is_not_finite_is_null_and_printed(data_dir, caplog):

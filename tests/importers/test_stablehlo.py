@@ -165,6 +165,6 @@ def test_it_scores_and_generates_as_we_do(tmp_path, case):
 
 def test_without_flatbuffers_the_package_is_named(tmp_path, monkeypatch):
   monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-  with pytest.raises(errors.UserError, match=r"pip install -e '.*stablehlo"):
+  with pytest.raises(errors.UserError, match=r"pip install .*stablehlo"):
     exported(tmp_path)
   assert not (tmp_path / "exported").exists()

@@ -153,6 +153,50 @@ def test_a_file_of_texts_gives_a_list_of_results(workdir, tmp_path):
   assert [result[1][name] for name in memory] == ["masked", ["attention"], {}]
 
 
+@pytest.mark.parametrize("memory", ["fresh", "carry"])
+def test_many_texts_are_scored_and_written_some_at_a_time(
+  workdir, tmp_path, monkeypatch, caplog, memory
+):
+  caplog.set_level("INFO")
+  path = tmp_path / "texts"
+  path.write_text("abc\nab cd\n\nc\ndda\nab\n" * 3)
+  values = {"score.file": str(path), "score.memory": memory}
+  config = load.from_config_dict(corpus.config_dict("nowhere", **values))
+  together = score.run(config, workdir)
+  assert "Scored" not in caplog.text
+  numbers = []
+  genuine = score.score_rows
+
+  def score_rows(model, rows, **options):
+    numbers.append(len(rows))
+    return genuine(model, rows, **options)
+
+  monkeypatch.setattr(score, "score_rows", score_rows)
+  monkeypatch.setattr(score, "_STREAMS_AT_ONCE", 4)
+  monkeypatch.setattr(score, "_SECONDS_BETWEEN_LINES", 0.0)
+  apart = score.run(config, workdir)
+  assert numbers == ([4, 4, 4, 4, 2] if memory == "fresh" else [1])
+  assert "Scored 18 of 18 texts." in caplog.text
+  with open(f"{workdir}/results/score.json", encoding="utf-8") as file:
+    assert json.load(file) == apart
+  assert [one["text"] for one in apart] == path.read_text().split("\n")[:-1]
+  for one, other in zip(apart, together, strict=True):
+    assert one["tokens"] == other["tokens"]
+    assert one["nll"] == pytest.approx(other["nll"], rel=1e-5)
+
+
+def test_a_text_that_cannot_be_encoded_is_said_before_any_is_scored(
+  workdir, tmp_path, monkeypatch
+):
+  path = tmp_path / "texts"
+  path.write_text("abc\n" * 9 + "Z\n")
+  config = corpus.config_dict("nowhere", **{"score.file": str(path)})
+  monkeypatch.setattr(score, "_STREAMS_AT_ONCE", 2)
+  monkeypatch.setattr(score, "score_rows", lambda *_, **__: pytest.fail("late"))
+  with pytest.raises(errors.UserError, match="text 10: "):
+    score.run(load.from_config_dict(config), workdir)
+
+
 def test_few_texts_get_a_line_each(workdir, tmp_path, caplog):
   caplog.set_level("INFO")
   path = tmp_path / "texts.jsonl"

@@ -236,7 +236,10 @@ def test_the_time_that_is_left_is_said_once_with_its_validations(
   now = [0.0]
   monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
   values = {"train.num_steps": 120, "train.eval_every_steps": 40}
-  estimate = hooks.TimeEstimate(corpus.config(data_dir, **values))
+  config = corpus.config(data_dir, **values)
+  evaluation = mock.Mock(seconds=None)
+  left = hooks.TimeLeft(config, evaluation)
+  estimate = hooks.TimeEstimate(config, left)
   window = log_window.Window()
   window.add(update_metrics([1.0], [25]), tokens_read=320)
   assert not estimate.is_due(10)  # The compiler's time tells nothing.
@@ -253,6 +256,13 @@ def test_the_time_that_is_left_is_said_once_with_its_validations(
     "step 20."
   ]
   assert not estimate.is_due(30)
+  # The log line has the same time, then with validations as they were timed.
+  writer = mock.Mock()
+  line = hooks.LogLine(config, left)
+  line(20, window, writer)
+  assert writer.progress.call_args.args[1] == pytest.approx(seconds)
+  evaluation.seconds = 4.0
+  assert left.seconds(80, 10.0) == pytest.approx(40 * 32 / 10 + 4)
 
 
 def test_a_chunk_beside_which_the_host_compiled_has_no_speed(monkeypatch):

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import struct
 
 import pytest
@@ -100,6 +101,46 @@ def test_a_last_line_without_its_end_is_kept_whole(tmp_path):
   assert lines(tmp_path) == [record(2), record(4), record(6)]
 
 
+def test_a_long_log_is_cut_at_its_end_and_neither_parsed_nor_copied(
+  tmp_path, monkeypatch
+):
+  write(tmp_path, map(record, range(1, 1001)))
+  path = tmp_path / "metrics.jsonl"
+  inode = path.stat().st_ino
+  parsed = []
+  monkeypatch.setattr(metrics_log.json, "loads", parsed.append)
+  writer = metrics_log.JsonLines(str(tmp_path), step=900)
+  monkeypatch.undo()
+  writer.record(record(901, again=True))
+  writer.close()
+  assert path.stat().st_ino == inode
+  assert len(parsed) <= 1  # The line of the step itself may be an evaluation.
+  expected = [*map(record, range(1, 900)), record(901, again=True)]
+  assert [one for one in lines(tmp_path) if one["step"] != 900] == expected
+
+
+def test_a_line_of_a_later_step_between_others_is_dropped(tmp_path):
+  """As divergence leaves it: it is said before the steps are repeated."""
+  event = {"step": 9, "divergence": "it spiked", "rewound_to": 2}
+  write(tmp_path, [record(2), event, record(4), record(6)])
+  write(tmp_path, [record(6, again=True)], step=4)
+  assert lines(tmp_path) == [record(2), record(4), record(6, again=True)]
+
+
+@pytest.mark.parametrize("block", [1, 7, 40, 1 << 16])
+@pytest.mark.parametrize("end", ["", '{"step": 9, "lo', '{"step": 9}'])
+def test_lines_are_read_back_from_the_end(tmp_path, monkeypatch, block, end):
+  monkeypatch.setattr(metrics_log, "_BLOCK", block)
+  path = tmp_path / "metrics.jsonl"
+  assert [*metrics_log.read_lines_back(path)] == []
+  path.write_text('{"step": 1}\n[4]\n\n{"step": 3, "a": "\u00e9"}\n' + end)
+  there = [*metrics_log.read_lines(path)]
+  assert len(there) == 2 + end.endswith("}")
+  assert [*metrics_log.read_lines_back(path)] == there[::-1]
+  assert metrics_log.has(path, "a")
+  assert not metrics_log.has(path, "nll")
+
+
 def test_zeros_that_a_crash_has_left_are_dropped(tmp_path):
   write(tmp_path, [record(2)])
   with (tmp_path / "metrics.jsonl").open("ab") as file:
@@ -113,7 +154,8 @@ def test_progress_tells_people_how_long_it_will_take(tmp_path, caplog):
   writer = metrics_log.Writer(str(tmp_path), step=0, num_steps=100)
   values = {"learning_rate": 1e-3, "gradient_norm": 0.5, "tokens": 9000}
   for speed in ({"tokens_per_second": 100.0, "mfu": 0.413}, NO_SPEED):
-    writer.progress(record(40, **values, **speed), tokens_per_update=100)
+    left = 60.0 if speed["tokens_per_second"] else None
+    writer.progress(record(40, **values, **speed), left)
   writer.close()
   first, second = (r.getMessage() for r in caplog.records[-2:])
   assert "step 40/100  loss 2.5000" in first
@@ -135,6 +177,21 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
   with pytest.raises(TypeError):
     metrics_log.write_json(str(tmp_path), "results/card.json", {"a": object()})
   assert json.loads(path.read_text()) == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_list_is_written_value_by_value(tmp_path, count):
+  path = tmp_path / "results" / "list.json"
+
+  def values():
+    for step in range(count):
+      yield record(step, broken=float("nan"))
+      assert not path.exists()  # Until it is whole.
+
+  metrics_log.write_json_list(str(tmp_path), "results/list.json", values())
+  expected = [record(step, broken=None) for step in range(count)]
+  assert json.loads(path.read_text()) == expected
+  assert os.listdir(path.parent) == ["list.json"]
 
 
 def test_what_is_no_finite_number_is_null_in_every_file(tmp_path):

@@ -56,6 +56,32 @@ def test_interruptions_are_the_steps_that_training_went_back_to(workdir):
   assert run.resumes() == [4]
 
 
+def test_of_a_long_log_what_shows_in_a_figure_stays(workdir, monkeypatch):
+  """The ends, spikes and lost steps of each curve, and every rewind."""
+  monkeypatch.setattr(run_history, "_LONG_LOG", 1000)
+  monkeypatch.setattr(run_history, "_STRETCHES", 10)
+  log = [{"step": i, "loss": 3.0, "gradient_norm": 1.0} for i in range(1, 2000)]
+  log[700]["loss"] = 9.0
+  log[701]["gradient_norm"] = 0.125
+  log[702]["loss"] = None
+  log[1500:1500] = [{"step": 1501, "split": "valid", "nll": 2.5}]
+  log[900:900] = [{"step": 905, "divergence": "it spiked", "rewound_to": 900}]
+  text = "".join(json.dumps(line) + "\n" for line in log)
+  (workdir / "metrics.jsonl").write_text(text)
+  run = run_history.read(str(workdir))
+  assert len(run.lines) < 100
+  curve = run.training("loss")
+  assert (curve.x[0], curve.x[-1]) == (1, 1999)
+  assert curve.y[curve.x == 701].tolist() == [9.0] == [curve.y.max()]
+  assert run.training("gradient_norm").y.min() == 0.125
+  assert run.validation().x.tolist() == [1501]
+  assert run.lost_steps() == [703]
+  assert run.rewinds() == [900]
+  assert [line["step"] for line in run.lines] == sorted(
+    line["step"] for line in run.lines
+  )
+
+
 def test_the_newest_card_of_a_memory_length_counts(workdir):
   keep(workdir, card(8, 3.0), card(0, 2.5), card(8, 2.0))
   curves = run_history.read(str(workdir)).loss_by_memory()

@@ -128,7 +128,7 @@ def test_without_wandb_training_does_not_start(tmp_path, monkeypatch):
   config = corpus.config(
     corpus.write(tmp_path / "data"), **{"train.tracker": "wandb"}
   )
-  with pytest.raises(errors.UserError, match="install it with pip install"):
+  with pytest.raises(errors.UserError, match="wandb: pip install --con"):
     loop.train(config, str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
 

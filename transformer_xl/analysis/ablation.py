@@ -260,7 +260,7 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
     cells |= {
       "parameters": f"{row.num_parameters:,}",
       "segment": f"{row.config.train.segment_len}",
-      "planned MiB": f"{row.planned_bytes / 2**20:.0f}",
+      comparison.PLANNED: f"{row.planned_bytes / 2**20:.0f}",
       "PPL init (attention)": f"{init:.2f}{spread} ({row.length})",
       "PPL best": f"{best:.2f}",
       "attention length": f"{best_length}",

@@ -30,6 +30,9 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.planning import topology as topology_lib
 from transformer_xl.workdir import metrics_log
 
+# The head of a column: `planned_bytes` of a row.
+PLANNED = "memory of an update, MiB by plan"
+
 
 class TriedRate(NamedTuple):
   """The validation loss with one learning rate; infinite if it diverged."""
@@ -362,6 +365,21 @@ def rows_of_first_variant(rows: Sequence[Row]) -> list[Row]:
 
   first = other_changes(rows[0])
   return [row for row in rows if other_changes(row) == first]
+
+
+def why_not_at_equal_time(row: Row, rows: Sequence[Row]) -> str:
+  """What a row lacks to be compared at equal time, in words; "" for nothing."""
+  if row.relative_seconds is None:
+    return "not timed yet"
+  first = rows[0]
+  tokens = [one.tokens for one in rows_of_first_variant(rows)]
+  meanwhile = row.tokens * row.relative_seconds
+  updates = first.config.train.num_steps * meanwhile / first.tokens
+  if meanwhile < min(tokens):
+    return f"needs {first.name} with {math.floor(updates):,} updates or fewer"
+  if meanwhile > max(tokens):
+    return f"needs {first.name} with {math.ceil(updates):,} updates or more"
+  return ""
 
 
 def with_differences(rows: Sequence[Row]) -> list[Row]:

@@ -189,8 +189,8 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
       "variant": row.name,
       "parameters": f"{row.num_parameters:,}",
       "tokens": f"{row.tokens:,}",
-      "planned MiB": f"{row.planned_bytes / 2**20:.0f}",
-      "time a token": "",
+      comparison.PLANNED: f"{row.planned_bytes / 2**20:.0f}",
+      "time a token": "not timed yet",
     }
     if any(each.learning_rates for each in rows):
       cells["learning rate"] = f"{row.learning_rate:g}"
@@ -212,7 +212,8 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
     cells["at equal tokens"] = _percent(row.at_equal_tokens)
     if cells["at equal tokens"] and row.is_noise:
       cells["at equal tokens"] += " (noise)"
-    cells["at equal time"] = _percent(row.at_equal_time)
+    reason = comparison.why_not_at_equal_time(row, rows)
+    cells["at equal time"] = reason or _percent(row.at_equal_time)
     lines.append(cells)
   return lines
 
@@ -228,18 +229,21 @@ def _percent(difference: float | None) -> str:
 def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
   """Plots the loss of each variant by time, with the curve of the first one.
 
-  Before time is measured, all tokens count as taking equally long.
+  Before time is measured, which is after all training, the loss is plotted by
+  tokens.
   """
   figure, axes = plotting.subplots(figsize=(6.5, 3.6))
   first = rows[0]
+  is_timed = all(row.relative_seconds is not None for row in rows)
 
-  def time_of(row: comparison.Row) -> float:
-    return row.tokens * (row.relative_seconds or 1.0) / first.tokens
+  def place_of(row: comparison.Row) -> float:
+    seconds = row.relative_seconds if is_timed else None
+    return row.tokens * (seconds or 1.0) / first.tokens
 
-  curve = sorted(comparison.rows_of_first_variant(rows), key=time_of)
-  times = [time_of(row) for row in curve]
+  curve = sorted(comparison.rows_of_first_variant(rows), key=place_of)
+  places = [place_of(row) for row in curve]
   perplexities = [nats.perplexity(row.nll) for row in curve]
-  axes.plot(times, perplexities, "k.-", label=first.name)
+  axes.plot(places, perplexities, "k.-", label=first.name)
   others = [row for row in rows if row not in curve]
   for index, row in enumerate(others):
     losses = row.nll_by_seed[row.length]
@@ -247,7 +251,7 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
     middle = nats.perplexity(row.nll)
     high = nats.perplexity(max(losses))
     axes.errorbar(
-      [time_of(row)],
+      [place_of(row)],
       [middle],
       yerr=[[middle - low], [high - middle]],
       fmt="osv^D"[index // 10 % 5],
@@ -261,7 +265,8 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
   axes.yaxis.set_major_formatter("{x:.4g}")
   axes.yaxis.set_minor_formatter("{x:.4g}")
   axes.xaxis.set_major_formatter("{x:g}")
-  axes.set_xlabel(f"time of training ({first.name}: 1)")
+  measured = "time" if is_timed else "tokens, since nothing is timed yet,"
+  axes.set_xlabel(f"{measured} of training ({first.name}: 1)")
   axes.set_ylabel("perplexity")
   figure.legend(loc="outside right upper", fontsize=8)
   return figure

@@ -23,7 +23,7 @@ PART = "memory"
 # An x86-64 processor comes near the kit's tolerances (docs/measurements/
 # check.md), and another device rounds in another order. A mistake makes more
 # than ten times as much of a difference.
-_SLACK = 10.0
+_SLACK = 3.0
 # These share one compiled step of each way of reading.
 _SHORT = (
   sight.a_later_token_changes_no_earlier_output,

@@ -88,17 +88,19 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
     if not where:
       raise
     _, _, reason = str(error).strip().rpartition("\n")
-    reason = reason.partition(": ")[2]  # Behind the kind of exception.
+    # Behind the kind of exception, unless the message has several lines.
+    reason = reason.partition(": ")[2] or reason.strip()
     raise errors.UserError(f"{where}: {reason}") from None
-  except (AttributeError, KeyError) as error:
+  except (AttributeError, KeyError, ValueError) as error:
     with contextlib.suppress(AttributeError, KeyError):
-      _require_configuration(path)
+      # A group that the file has replaced lacks what a flag would set.
+      load.require_fields(_require_configuration(path))
     where = config_file.raised_at(file, error)
     said: object = error
     while isinstance(said, BaseException):  # An attribute's holds a key's.
       said = said.args[0]
     named = re.search(r"['\"](\w+)['\"]", str(said))
-    if not where or named is None:
+    if not where or named is None or isinstance(error, ValueError):
       raise
     raise errors.UserError(
       f"{where}: there is no field {named[1]}{suggestions.hint(named[1])}"
@@ -209,8 +211,8 @@ def forget_dependents(
         config[group][field] = schema.all_fields()[name].default
 
 
-def _require_configuration(path: str) -> None:
-  """Loads a file without the flags of its fields.
+def _require_configuration(path: str) -> ml_collections.ConfigDict:
+  """The configuration of a file, without the flags of its fields.
 
   Raises:
     UserError: it has no `get_config`, or that returns something else.
@@ -234,6 +236,7 @@ def _require_configuration(path: str) -> None:
     raise errors.UserError(
       f"get_config in {path} returns no ConfigDict but {config!r:.40}; {hint}"
     )
+  return config
 
 
 def load_extensions(argv: list[str]) -> None:

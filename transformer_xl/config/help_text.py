@@ -27,7 +27,7 @@ class Mode(Protocol):
     """The group of fields that are its own; "" for none."""
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
   """A group of fields."""
 
   summary: str
@@ -50,7 +50,7 @@ def overview(
     _, _, remark = (option.help or "").rpartition(">: ")  # Behind the choices.
     lines += _entry(f"--{option.name}{value}", remark)
   lines += ["", "Fields of a configuration (--config.GROUP.FIELD=VALUE)"]
-  for name, group in _groups(schema.common_fields()).items():
+  for name, group in groups(schema.common_fields()).items():
     first = group.fields[0]
     lines += _entry(name or first.name, group.summary if name else first.remark)
   for section, parts in schema.OWN_GROUPS.items():
@@ -89,7 +89,7 @@ def describe(
     UserError: it is no topic.
   """
   path = topic.removeprefix("--").removeprefix("config.")
-  groups = _groups(schema.all_fields().values())
+  by_path = groups(schema.all_fields().values())
   lines = []
   mode = modes.get(path)
   if mode is not None:
@@ -98,19 +98,21 @@ def describe(
     if not path:
       return "\n".join(lines[:-1])
 
-  wanted = [name for name in groups if f"{name}.".startswith(f"{path}.")]
+  wanted = [name for name in by_path if f"{name}.".startswith(f"{path}.")]
   if path == "all":
-    wanted = [*groups]
+    wanted = [*by_path]
+  found = [] if wanted else suggestions.called(path)
+  # The last part of a group's path is enough, as that of a field's is.
+  wanted += [name for name in found if name in by_path]
   if wanted:
     lines.append(f"Fields with the values of {source}")
     for name in wanted:
       lines += ["", f"config.{name}".rstrip(".")]
-      lines += [*_wrap(groups[name].summary, indent=2), ""]
-      for field in groups[name].fields:
+      lines += [*_wrap(by_path[name].summary, indent=2), ""]
+      for field in by_path[name].fields:
         lines += _describe(field, config)
     return "\n".join(lines)
 
-  found = suggestions.called(path)
   if not found:
     near = suggestions.meant(path)
     hint = f"did you mean --help={near[0]}? " if near else ""
@@ -124,16 +126,16 @@ def describe(
   return "\n".join(lines)
 
 
-def _groups(declared: Iterable[fields.Field]) -> dict[str, _Group]:
+def groups(declared: Iterable[fields.Field]) -> dict[str, Group]:
   """The groups by their path below `config`, each with its own fields."""
-  groups: dict[str, _Group] = {}
+  found: dict[str, Group] = {}
   for field in declared:
     path = field.name.rpartition(".")[0]
-    if path not in groups:
+    if path not in found:
       summary = " ".join((field.group.__doc__ or "").split())
-      groups[path] = _Group(summary, [])
-    groups[path].fields.append(field)
-  return groups
+      found[path] = Group(summary, [])
+    found[path].fields.append(field)
+  return found
 
 
 def _describe(
@@ -141,12 +143,12 @@ def _describe(
 ) -> list[str]:
   """A field with its value, and below it what it means."""
   value = operator.attrgetter(declared.name)(config)
-  line = f"config.{declared.name} = {_shown(value)}"
+  line = f"config.{declared.name} = {shown(value)}"
   default = declared.default
   if isinstance(default, fields.SameAs):
     line += f"  (default: that of {default.leader})"
   elif value != default:
-    line += f"  (default: {_shown(default)})"
+    line += f"  (default: {shown(default)})"
   remark = declared.remark
   rule = declared.rule
   if rule is not None and rule.choices:
@@ -156,7 +158,7 @@ def _describe(
   return [*_wrap(line, indent=2), *_wrap(remark, indent=6)]
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
   """A value as a shell takes it: bash reads escapes in $'' only."""
   is_escaped = isinstance(value, str) and not value.isprintable()
   return f"${value!r}" if is_escaped else repr(value)

@@ -21,6 +21,9 @@ from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.config import suggestions
 
+# A message that names fields names no more of them.
+_MOST_NAMED = 3
+
 GroupT = TypeVar("GroupT", bound=fields.Group)
 
 
@@ -177,6 +180,11 @@ def from_config_dict(
   return result
 
 
+def require_fields(config: ml_collections.ConfigDict) -> None:
+  """Raises a UserError if fields are missing, unknown or of the wrong type."""
+  _freeze(schema.config_type(), config.to_dict(), "config")
+
+
 def changed(
   config: schema.ExperimentConfig, values: Mapping[str, object]
 ) -> schema.ExperimentConfig:
@@ -208,6 +216,10 @@ def _freeze(
   kind: type[GroupT], values: Mapping[str, object], prefix: str
 ) -> GroupT:
   """Builds a dataclass from a dictionary with exactly its fields."""
+  if not isinstance(values, Mapping):
+    raise errors.UserError(
+      f"{prefix} must be a group of fields: it is {values!r}."
+    )
   declared = {field.name: field for field in dataclasses.fields(kind)}
   for name in values:
     if name not in declared:
@@ -215,10 +227,14 @@ def _freeze(
       raise errors.UserError(
         f"there is no field {prefix}.{name}{suggestions.hint(path)}"
       )
-  missing = ", ".join(sorted(set(declared) - set(values)))
+  missing = [name for name in declared if name not in values]
   if missing:
+    names = ", ".join(missing[:_MOST_NAMED])
+    if len(missing) > _MOST_NAMED:
+      names += f" and {len(missing) - _MOST_NAMED} other fields"
     raise errors.UserError(
-      f"{prefix} lacks {missing}; start from experiments/base.py."
+      f"{prefix} lacks {names}; start from experiments/base.py, and set fields "
+      f"with {prefix}.update(NAME=VALUE), not a new dictionary."
     )
   converted = {}
   for name, field in declared.items():
@@ -251,14 +267,24 @@ def _convert(value: Any, kind: Any, name: str) -> object:
     value = float(value) if abs(value) <= sys.float_info.max else math.inf
   if type(value) is not kind or (kind is float and not math.isfinite(value)):
     raise errors.UserError(
-      f"{name} must be {words_of_type(kind)}: it is {value!r}."
+      f"{name} must be {words_of_type(kind)}: it is {_shown(value)}."
     )
   # Arrays hold signed integers of 32 bits. A random key has 32 bits too: some
   # larger seeds would draw the same parameters.
   limit = 2 ** (32 if name == "config.seed" else 31)
   if kind is int and abs(value) >= limit:
-    raise errors.UserError(f"{name} must be below {limit}: it is {value}.")
+    raise errors.UserError(
+      f"{name} must be below {limit}: it is {_shown(value)}."
+    )
   return value
+
+
+def _shown(value: object) -> str:
+  """A value as messages have it."""
+  try:
+    return repr(value)
+  except ValueError:  # Python refuses to write numbers of thousands of digits.
+    return "a number of thousands of digits"
 
 
 def _with_home(value: Any) -> Any:

@@ -20,6 +20,9 @@ ADAPTED = {
   "dynamic": ("learning_rate", "decay"),
   "cache": ("flatness", "share"),
 }
+# Characters that words between white space have on average, at most, with one
+# space. Prose has 5 to 9, source code 11.
+_LONGEST_WORDS = 10
 # Printed where they differ.
 _USUAL = {
   "context_len": 0,
@@ -43,9 +46,11 @@ def make(
   enwik8 are per byte, as published.
   `bits_per_byte` and `word_perplexity` use the size of the original text, so
   they compare models with different vocabularies; they are null for a text
-  without. `dataset_sha256` is that of the split's token file. What is not
-  finite is null. `unknown_share` is that of the split's tokens that are unknown
-  to the vocabulary; null for data of earlier versions, which do not state it.
+  without. So is `word_perplexity` where what stands between white space is
+  longer than words are, as in source code and in texts without spaces.
+  `dataset_sha256` is that of the split's token file. What is not finite is
+  null. `unknown_share` is that of the split's tokens that are unknown to the
+  vocabulary; null for data of earlier versions, which do not state it.
   """
   config = model.config
   meta = file.meta
@@ -62,7 +67,9 @@ def make(
   scores_text = config.data.targets == "all"
   if scores_text and meta["num_bytes"]:
     bits_per_byte = nats.bits(score.nll) / meta["num_bytes"]
-  if scores_text and meta["num_words"]:
+  between_spaces = meta["num_words"] - meta.get("num_lines", 0)
+  are_words = meta["num_characters"] <= _LONGEST_WORDS * between_spaces
+  if scores_text and meta["num_words"] and are_words:
     word_perplexity = nats.perplexity(score.nll / meta["num_words"])
   if unit in ("byte", "character"):
     bits_per_character = nats.bits(nll)

@@ -71,15 +71,16 @@ def main(argv: list[str]) -> None:
       "20000,40000,200000."
     )
   workdir = storage.expanded(_WORKDIR.value)
-  report = import_run.make(
-    format_name=_FORMAT.value,
-    source=storage.expanded(_SOURCE.value),
-    workdir=workdir,
-    published=_PUBLISHED.value,
-    vocabulary=storage.expanded(_VOCABULARY.value or "") or None,
-    cutoffs=tuple(map(int, cutoffs)),
-    pre_norm=_PRE_NORM.value,
-  )
+  with errors.writing_to(workdir):
+    report = import_run.make(
+      format_name=_FORMAT.value,
+      source=storage.expanded(_SOURCE.value),
+      workdir=workdir,
+      published=_PUBLISHED.value,
+      vocabulary=storage.expanded(_VOCABULARY.value or "") or None,
+      cutoffs=tuple(map(int, cutoffs)),
+      pre_norm=_PRE_NORM.value,
+    )
   print(import_run.render(report))
   saved = shlex.quote(f"--config=saved:{workdir}")
   print(

@@ -72,7 +72,7 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
   if importlib.util.find_spec("flatbuffers") is None:
     raise errors.UserError(
       "--format=stablehlo needs the package flatbuffers, in which JAX writes "
-      "exported functions: install it with pip install -e '.[stablehlo]'."
+      f"exported functions: {errors.install('stablehlo')}"
     )
   config, vocabulary = run_vocabulary.load_for(config, workdir)
   # A kernel is for one platform alone.

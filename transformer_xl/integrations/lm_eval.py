@@ -18,7 +18,7 @@ def main() -> None:
     if importlib.util.find_spec("lm_eval") is None:
       raise errors.UserError(
         "the lm-evaluation-harness is not installed: "
-        "pip install 'transformer-xl[lm-eval]'."
+        f"{errors.install('lm-eval')}"
       )
     # Late: without the harness there is nothing to import.
     from lm_eval import __main__ as harness

@@ -69,8 +69,7 @@ def devices(name: str, count: int) -> list[jax.Device]:
   if not any(map(importlib.util.find_spec, PLUGINS)):
     raise errors.UserError(
       f"--topology={name}:{count} needs XLA's compiler for GPUs, which runs on "
-      "any Linux machine: pip install --constraint requirements.lock -e "
-      "'.[cuda]'"
+      f"any Linux machine: {errors.install('cuda')}"
     )
   found: list[jax.Device] = topologies.get_topology_desc(
     platform="cuda",

@@ -53,8 +53,8 @@ def slice_devices(topology: str) -> list[jax.Device]:
     )
   if importlib.util.find_spec("libtpu") is None:
     raise errors.UserError(
-      "--mode=plan needs the TPU compiler, which runs on any machine: pip "
-      "install --constraint requirements.lock -e '.[tpu]'"
+      "--mode=plan needs the TPU compiler, which runs on any machine: "
+      f"{errors.install('tpu')}"
     )
   several = re.fullmatch(r"(.+)x(\d+)slices", topology)
   name = topology

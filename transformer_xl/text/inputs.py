@@ -3,7 +3,7 @@
 import difflib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -142,9 +142,18 @@ def _from_object(value: object, memory: str, name: str) -> Text | None:
 
 
 def streams(
-  texts: Sequence[Text], vocabulary: vocabulary_lib.Vocabulary, *, prefix: str
+  texts: Iterable[Text], vocabulary: vocabulary_lib.Vocabulary, *, prefix: str
 ) -> list[Stream]:
+  """All streams of `each_stream`."""
+  return [*each_stream(texts, vocabulary, prefix=prefix)]
+
+
+def each_stream(
+  texts: Iterable[Text], vocabulary: vocabulary_lib.Vocabulary, *, prefix: str
+) -> Iterator[Stream]:
   """Encodes texts, each after the prefix; a fresh one starts a new stream.
+
+  Streams are in the order of their texts.
 
   Raises:
     UserError: a text has symbols outside the vocabulary.
@@ -162,22 +171,20 @@ def streams(
       "token of a text would have no context; set --config.score.prefix to "
       "text that has some, or to nothing to leave first tokens unscored."
     )
-  parts: list[list[np.ndarray]] = []  # Of each stream.
-  places: list[dict[int, slice]] = []
+  parts: list[np.ndarray] = []  # Of the stream that is being made.
+  places: dict[int, slice] = {}
+  end = 0
   for index, (text, memory) in enumerate(texts):
-    if memory == "fresh" or not parts:
-      parts.append([])
-      places.append({})
-      end = 0
+    if memory == "fresh" and parts:
+      yield Stream(np.concatenate(parts), places)
+      parts, places, end = [], {}, 0
     encoded = encode(vocabulary, text, f"text {index + 1}")
     start = end + len(before)
     end = start + len(encoded)
-    parts[-1] += [before, encoded]
-    places[-1][index] = slice(start, end)
-  return [
-    Stream(np.concatenate(tokens), texts)
-    for tokens, texts in zip(parts, places, strict=True)
-  ]
+    parts += [before, encoded]
+    places[index] = slice(start, end)
+  if parts:
+    yield Stream(np.concatenate(parts), places)
 
 
 def whole_segments(ids: np.ndarray, segment_len: int) -> np.ndarray:

@@ -8,7 +8,10 @@ Shapes: B lanes, T tokens of a segment, k likeliest tokens.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -59,6 +62,9 @@ class TextScore(NamedTuple):
   top: list[list[language_model.Candidate] | None] | None
 
 
+# Streams of similar length are read together, out of so many.
+_STREAMS_AT_ONCE = 2048
+_SECONDS_BETWEEN_LINES = 10.0
 _MOST_LINES = 20  # More texts have no lines of their own in the log.
 _EXCERPT = 40  # Characters of a text in the log.
 
@@ -163,26 +169,51 @@ def score(
   Raises:
     UserError: a text has symbols outside the vocabulary.
   """
-  if not texts:
-    return []
-  parts = inputs_lib.streams(texts, model.vocabulary, prefix=options.prefix)
-  scored = score_rows(
-    model,
-    [part.tokens for part in parts],
-    batch_size=options.batch_size,
-    top_k=options.top_k,
+  return [*each_score(model, texts, options)]
+
+
+def each_score(
+  model: language_model.LanguageModel,
+  texts: Sequence[inputs_lib.Text],
+  options: evaluation_fields.ScoreConfig,
+) -> Iterator[TextScore]:
+  """The scores of `score`, in the order of the texts.
+
+  All texts are encoded before the first is scored, so an error comes early, and
+  again a few thousand at a time, so that not all tokens are in memory.
+  """
+  num_unknown = num_tokens = 0
+  for part in inputs_lib.each_stream(
+    texts, model.vocabulary, prefix=options.prefix
+  ):
+    for place in part.texts.values():
+      tokens = part.tokens[place]
+      num_tokens += len(tokens)
+      num_unknown += model.vocabulary.count_unknown(tokens)
+  warning = vocabulary_lib.unknown_warning(
+    num_unknown / max(num_tokens, 1), of="the texts"
   )
-  found = [
-    _text_score(model, texts[index], place, part.tokens[place], scores)
-    for part, scores in zip(parts, scored, strict=True)
-    for index, place in part.texts.items()
-  ]
-  num_tokens = sum(len(one.tokens) for one in found)
-  share = sum(one.num_unknown for one in found) / max(num_tokens, 1)
-  warning = vocabulary_lib.unknown_warning(share, of="the texts")
   if warning:
     logging.warning("%s", warning)
-  return found
+  parts = inputs_lib.each_stream(texts, model.vocabulary, prefix=options.prefix)
+  num_scored = 0
+  said_at = time.monotonic()
+  while group := [*itertools.islice(parts, _STREAMS_AT_ONCE)]:
+    scored = score_rows(
+      model,
+      [part.tokens for part in group],
+      batch_size=options.batch_size,
+      top_k=options.top_k,
+    )
+    for part, scores in zip(group, scored, strict=True):
+      for index, place in part.texts.items():
+        yield _text_score(
+          model, texts[index], place, part.tokens[place], scores
+        )
+        num_scored += 1
+    if time.monotonic() - said_at >= _SECONDS_BETWEEN_LINES:
+      logging.info("Scored %d of %d texts.", num_scored, len(texts))
+      said_at = time.monotonic()
 
 
 def _text_score(
@@ -218,7 +249,7 @@ def _text_score(
     count,
     model.vocabulary.count_unknown(tokens),
     nats.perplexity(nll / count) if count else None,
-    [model.vocabulary.symbol(i) for i in tokens],
+    [sys.intern(model.vocabulary.symbol(i)) for i in tokens],
     unscored + (-scores.nll[scored]).tolist(),
     top,
   )
@@ -262,7 +293,10 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
     return
   texts = _read_texts(config.score)
   vocabulary = vocabulary_lib.load(config.data.dataset_dir)
-  inputs_lib.streams(texts, vocabulary, prefix=config.score.prefix)
+  for _ in inputs_lib.each_stream(
+    texts, vocabulary, prefix=config.score.prefix
+  ):
+    pass  # An error says what cannot be encoded.
 
 
 def _read_texts(
@@ -282,10 +316,28 @@ def _read_texts(
 def run(
   config: schema.ExperimentConfig, workdir: str
 ) -> list[metrics_log.Json]:
-  """Scores the texts of a file and writes `results/score.json`.
+  """Scores the texts of a file; returns the content of `results/score.json`.
 
   Raises:
-    UserError: no file is given, or it cannot be read or encoded.
+    UserError: as in `write`.
+  """
+  entries: list[metrics_log.Json] = []
+  write(config, workdir, entries.append)
+  return entries
+
+
+def write(
+  config: schema.ExperimentConfig,
+  workdir: str,
+  keep: Callable[[metrics_log.Json], None] | None = None,
+) -> None:
+  """Scores the texts of a file and writes `results/score.json`.
+
+  An entry is written as soon as it is made, and given to `keep`.
+
+  Raises:
+    UserError: no file is given, it cannot be read or encoded, or it has nothing
+      to score.
   """
   options = config.score
   texts = _read_texts(options)
@@ -295,35 +347,45 @@ def run(
     mem_len=options.mem_len,
     segment_len=options.segment_len,
   ) as model:
-    scores = score(model, texts, options)
-  count = sum(one.num_tokens for one in scores)
-  nll = sum(one.nll for one in scores) / max(count, 1)
-  if not count:
-    raise errors.UserError(
-      f"no token of the {len(scores)} texts can be scored: they are empty, or "
-      "have one token without a score.prefix before it."
-    )
-  if len(scores) <= _MOST_LINES:
-    for one in scores:
-      logging.info("%s", _line(one))
+    card = {
+      "prefix": options.prefix,
+      "top_k": options.top_k,
+      **model.settings(),
+      "checkpoint_step": model.checkpoint_step,
+    }
+    count = 0
+    nll = 0.0
+    lines = []
+
+    def entries() -> Iterator[metrics_log.Json]:
+      nonlocal count, nll
+      for one in each_score(model, texts, options):
+        count += one.num_tokens
+        nll += one.nll
+        if len(texts) <= _MOST_LINES:
+          lines.append(_line(one))
+        entry = _json(one) | card
+        if keep is not None:
+          keep(entry)
+        yield entry
+      if not count:
+        raise errors.UserError(
+          f"no token of the {len(texts)} texts can be scored: they are empty, "
+          "or have one token without a score.prefix before it."
+        )
+
+    metrics_log.write_json_list(workdir, "results/score.json", entries())
+  for line in lines:
+    logging.info("%s", line)
   logging.info(
     "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %s, %s, segment "
     "%d, step %d]",
-    len(scores),
+    len(texts),
     count,
-    nll,
-    nats.perplexity(nll),
+    nll / count,
+    nats.perplexity(nll / count),
     settings_lib.memory_text(model.settings()),
     options.memory,
     options.segment_len,
     model.checkpoint_step,
   )
-  card = {
-    "prefix": options.prefix,
-    "top_k": options.top_k,
-    **model.settings(),
-    "checkpoint_step": model.checkpoint_step,
-  }
-  result = [_json(one) | card for one in scores]
-  metrics_log.write_json(workdir, "results/score.json", result)
-  return result

@@ -7,6 +7,7 @@ loss is not finite. Those that are due are called in the order of their list.
 """
 
 import math
+import time
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -61,11 +62,46 @@ class RunHook(Protocol):
     """Returns the run to continue with."""
 
 
+class TimeLeft:
+  """How long training will take: its updates and its validations."""
+
+  def __init__(
+    self, config: schema.ExperimentConfig, evaluation: "Evaluation | None"
+  ):
+    self._config = config
+    self._evaluation = evaluation
+    self._validation_tokens = 0
+    if evaluation is not None:
+      valid = token_file.open_split(config.data.dataset_dir, "valid")
+      self._validation_tokens = len(valid.tokens)
+
+  def seconds(self, step: int, speed: float | None) -> float | None:
+    """The time after `step` updates at a speed in tokens a second.
+
+    None if the speed is not known.
+    """
+    if speed is None:
+      return None
+    train = self._config.train
+    per_update = segment_lengths.tokens_per_update(self._config)
+    seconds = (train.num_steps - step) * per_update / speed
+    if self._evaluation is None:
+      return seconds
+    every = train.eval_every_steps
+    validations = math.ceil(train.num_steps / every) - step // every
+    measured = self._evaluation.seconds
+    if measured is None:
+      # A forward pass costs a third of an update.
+      measured = self._validation_tokens / 3 / speed
+    return seconds + validations * measured
+
+
 class LogLine:
   """A line every `train.log_every_steps`, and after the last update."""
 
-  def __init__(self, config: schema.ExperimentConfig):
+  def __init__(self, config: schema.ExperimentConfig, time_left: TimeLeft):
     self._config = config
+    self._time_left = time_left
 
   def is_due(self, step: int) -> bool:
     """Whether `step` is a multiple of the period, or the last step."""
@@ -78,8 +114,8 @@ class LogLine:
     """Writes and prints the line; starts a new window."""
     record = window.record(step, self._config)
     writer.write(record)
-    tokens = segment_lengths.tokens_per_update(self._config)
-    writer.progress(record, tokens_per_update=tokens)
+    left = self._time_left.seconds(step, record["tokens_per_second"])
+    writer.progress(record, left)
 
 
 class TimeEstimate:
@@ -88,14 +124,11 @@ class TimeEstimate:
   # After the first call, which waits for the compiler and is not timed.
   _TIMED_UPDATES = 10
 
-  def __init__(self, config: schema.ExperimentConfig):
-    self._config = config
+  def __init__(self, config: schema.ExperimentConfig, time_left: TimeLeft):
+    self._num_steps = config.train.num_steps
+    self._time_left = time_left
     self._due_at: int | None = None
     self._is_said = False
-    self._validation_tokens = 0
-    if config.train.eval_every_steps:
-      valid = token_file.open_split(config.data.dataset_dir, "valid")
-      self._validation_tokens = len(valid.tokens)
 
   def is_due(self, step: int) -> bool:
     """Whether enough updates of this process were timed by `step`."""
@@ -109,18 +142,9 @@ class TimeEstimate:
     """Logs the time that is left, with its validations."""
     del writer
     self._is_said = True
-    train = self._config.train
-    speed = window.tokens_per_second
-    if speed is None or step >= train.num_steps:
+    seconds = self._time_left.seconds(step, window.tokens_per_second)
+    if seconds is None or step >= self._num_steps:
       return
-    per_update = segment_lengths.tokens_per_update(self._config)
-    tokens = (train.num_steps - step) * per_update
-    if train.eval_every_steps:
-      every = train.eval_every_steps
-      validations = math.ceil(train.num_steps / every) - step // every
-      # A forward pass costs a third of an update.
-      tokens += validations * self._validation_tokens / 3
-    seconds = tokens / speed
     if seconds > 120:  # More would be false precision.
       seconds = 60 * round(seconds / 60)
     logging.info(
@@ -155,6 +179,8 @@ class Evaluation:
     )
     self._evaluator = evaluator.Evaluator(validation, mesh, mem_len=mem_len)
     self._settings = settings_lib.of_evaluation(validation, mem_len)
+    # The shortest that one took, once one has ended: the first compiles, too.
+    self.seconds: float | None = None
     self._memory_use = None
     if config.train.log_memory_use:
       self._memory_use = attention_use.Report(validation, mesh)
@@ -200,6 +226,7 @@ class Evaluation:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
     is_raw = self._config.eval.parameters == "raw"
     params = state.params if is_raw else state.average
+    began = time.perf_counter()
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:
       return None
@@ -221,6 +248,8 @@ class Evaluation:
       if use is None:
         return None
       record |= use
+    took = time.perf_counter() - began
+    self.seconds = took if self.seconds is None else min(self.seconds, took)
     return record
 
 
@@ -308,10 +337,11 @@ def make(
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
   on_run.append(Saving(config, workdir, checkpoints, stop, evaluation, goodput))
+  time_left = TimeLeft(config, evaluation)
   # The log line last, since it starts a new window.
   on_metrics: list[MetricsHook] = [
-    TimeEstimate(config),
+    TimeEstimate(config, time_left),
     unigram_loss.UnigramLoss(config, workdir),
-    LogLine(config),
+    LogLine(config, time_left),
   ]
   return Hooks(on_metrics, on_run, evaluation)

@@ -82,23 +82,30 @@ class UnigramLoss:
     Only the first process has the log.
     """
     path = os.path.join(storage.local(self._workdir), metrics_log.FILE)
-    for line in metrics_log.read_lines(path):
+    self._is_said = metrics_log.has(path, "unigram_since")
+    # Back to the last loss that was not at the entropy, which is seldom far.
+    for line in metrics_log.read_lines_back(path):
       step = line.get("step")
       loss = line.get("loss")
-      if "unigram_since" in line:
-        self._is_said = True
       if "split" in line or not isinstance(step, int):
         continue
-      is_warm = self._first(step) >= self._config.train.warmup_steps
-      if is_warm and isinstance(loss, float):
-        self._add(step, loss, entropy)
+      if isinstance(loss, float):
+        is_cold = self._first(step) < self._config.train.warmup_steps
+        if is_cold or not self._is_at(loss, entropy):
+          break
+        self._since = self._first(step)
 
   def _add(self, step: int, loss: float, entropy: float) -> None:
     """Takes the loss of the log line at `step`."""
-    if abs(loss - entropy) > _MARGIN * entropy:
+    if not self._is_at(loss, entropy):
       self._since = None
     elif self._since is None:
       self._since = self._first(step)
+
+  @staticmethod
+  def _is_at(loss: float, entropy: float) -> bool:
+    """Whether a loss is about the entropy."""
+    return abs(loss - entropy) <= _MARGIN * entropy
 
   def _first(self, step: int) -> int:
     """Updates before the log line that ends at `step`."""

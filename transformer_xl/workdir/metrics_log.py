@@ -7,8 +7,10 @@ restored step are dropped, because the run writes them again.
 import datetime
 import json
 import math
+import mmap
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -19,6 +21,8 @@ from transformer_xl.workdir import chosen_tracker
 from transformer_xl.workdir import tracker as tracker_lib
 
 FILE = "metrics.jsonl"  # In a workdir.
+_STEP = re.compile(rb'\{"step": (\d{1,18})[,}]')  # The start of most lines.
+_BLOCK = 1 << 16
 Json = dict[str, Any]  # A JSON object.
 
 
@@ -108,9 +112,9 @@ class Writer:
       tracker.record(record)
 
   def progress(
-    self, record: tracker_lib.Record, tokens_per_update: float
+    self, record: tracker_lib.Record, seconds_left: float | None
   ) -> None:
-    """Logs a training record with the time that remains."""
+    """Logs a training record with the time that remains, if it is known."""
     step = record["step"]
     speed = record["tokens_per_second"]
     loss = f"{record['loss']:.4f}" if "loss" in record else "none"
@@ -120,9 +124,10 @@ class Writer:
       f"  gradient norm {record['gradient_norm']:.3f}"
     )
     if speed is not None:
-      tokens_left = (self._num_steps - step) * tokens_per_update
-      left = datetime.timedelta(seconds=round(tokens_left / speed))
-      text += f"  {speed:.0f} tokens/s  {left} left"
+      text += f"  {speed:.0f} tokens/s"
+    if seconds_left is not None:
+      left = datetime.timedelta(seconds=round(seconds_left))
+      text += f"  {left} left"
     if record["mfu"] is not None:
       text += f"  mfu {record['mfu']:.1%}"
     logging.info("%s", text)
@@ -161,6 +166,26 @@ def write_json(workdir: str, name: str, value: object) -> None:
   logging.info("Wrote %s.", os.path.join(workdir, name))
 
 
+def write_json_list(workdir: str, name: str, values: Iterable[object]) -> None:
+  """Writes a list as `write_json` does, a line for each value.
+
+  Values that are made one after the other need not be in memory together. All
+  processes make them.
+  """
+  path = os.path.join(storage.local(workdir), name)
+  if jax.process_index() != 0:
+    for _ in values:
+      pass
+    return
+  with storage.replacing(path) as file:
+    separator = b"[\n"
+    for value in values:
+      file.write(separator + to_json(value).encode())
+      separator = b",\n"
+    file.write(b"[]\n" if separator == b"[\n" else b"\n]\n")
+  logging.info("Wrote %s.", os.path.join(workdir, name))
+
+
 def append_lines(workdir: str, name: str, records: Sequence[object]) -> None:
   """Adds a line of JSON to a file of a workdir for each record.
 
@@ -186,34 +211,115 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[Json]:
   Damaged lines are left out: a kill or a full disk may have cut one short, or
   it is still being written.
   """
+  for _, value in read_places(path):
+    yield value
+
+
+def read_places(
+  path: str | os.PathLike[str],
+) -> Iterator[tuple[int, Json]]:
+  """The same objects, each with the byte at which its line starts."""
+  if not os.path.exists(path):
+    return
+  start = 0
+  with open(path, "rb") as file:
+    for line in file:
+      value = _parsed(line)
+      if value is not None:
+        yield start, value
+      start += len(line)
+
+
+def read_lines_back(path: str | os.PathLike[str]) -> Iterator[Json]:
+  """The same objects, the last one first; only what is asked for is read."""
   if not os.path.exists(path):
     return
   with open(path, "rb") as file:
-    for line in file:
-      try:
-        value = json.loads(line)
-      except (ValueError, RecursionError):
-        continue
-      if isinstance(value, dict):
-        yield value
+    place = file.seek(0, os.SEEK_END)
+    rest = b""  # The end of a line that begins in an earlier block.
+    while place:
+      size = min(_BLOCK, place)
+      place -= size
+      file.seek(place)
+      rest, *lines = (file.read(size) + rest).split(b"\n")
+      for line in reversed(lines):
+        value = _parsed(line)
+        if value is not None:
+          yield value
+    value = _parsed(rest)
+    if value is not None:
+      yield value
+
+
+def has(path: str | os.PathLike[str], field: str) -> bool:
+  """Whether a line of such a file has a field; no line is parsed."""
+  if not os.path.exists(path) or not os.path.getsize(path):
+    return False
+  with (
+    open(path, "rb") as file,
+    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+  ):
+    return content.find(f'"{field}": '.encode()) >= 0
+
+
+def _parsed(line: bytes) -> Json | None:
+  """The object in a line; None if the line is damaged, or something else."""
+  try:
+    value = json.loads(line)
+  except (ValueError, RecursionError):
+    return None
+  return value if isinstance(value, dict) else None
 
 
 def _drop_after(path: str, step: int, *, is_evaluated: bool) -> None:
-  """Keeps whole lines up to a step; a kill may have left half a line."""
+  """Keeps whole lines up to a step; a kill may have left half a line.
+
+  Lines that begin with an earlier step, as nearly all do, are not parsed, and a
+  file of which only the end goes is cut, not written again.
+  """
   if not os.path.exists(path):
     return
-  kept = []
+
+  def stays(line: bytes) -> bool:
+    begins = _STEP.match(line)
+    if begins is not None and int(begins[1]) != step and line[-2:] == b"}\n":
+      return int(begins[1]) < step
+    try:
+      record = json.loads(line.decode("utf-8"))
+      owed = record["step"] == step and "split" in record
+      return record["step"] <= step and (is_evaluated or not owed)
+    except (ValueError, LookupError, TypeError, RecursionError):
+      return False
+
+  kept: list[tuple[int, int]] = []  # From where to where lines stay.
+  end = 0
   with open(path, "rb") as file:
     for line in file:
-      try:
-        text = line.decode("utf-8").rstrip("\n")
-        record = json.loads(text)
-        owed = record["step"] == step and "split" in record
-        if record["step"] <= step and (is_evaluated or not owed):
-          kept.append(f"{text}\n")
-      except (ValueError, LookupError, TypeError, RecursionError):
+      start, end = end, end + len(line)
+      if not stays(line):
         continue
-  storage.write_text(path, "".join(kept))
+      if kept and kept[-1][1] == start:
+        kept[-1] = (kept[-1][0], end)
+      else:
+        kept.append((start, end))
+    stop = kept[-1][1] if kept else 0
+    is_start = kept in ([], [(0, stop)])
+    content = b""
+    if not is_start:  # A damaged line in between, or a rewind.
+      for start, end in kept:
+        file.seek(start)
+        content += file.read(end - start)
+  if not is_start:
+    content += b"" if content.endswith(b"\n") else b"\n"
+    storage.write_bytes(path, content)
+    return
+  with open(path, "r+b", opener=_without_links) as whole:
+    whole.truncate(stop)
+    whole.seek(max(stop - 1, 0))
+    if stop and whole.read(1) != b"\n":
+      whole.write(b"\n")
+    whole.flush()
+    os.fsync(whole.fileno())
 
 
 def _without_links(path: str, flags: int) -> int:

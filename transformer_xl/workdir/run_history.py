@@ -4,6 +4,7 @@ Damaged lines and values that are not numbers are left out, so a run that is
 still training, or was killed, can be read.
 """
 
+import itertools
 import json
 import pathlib
 import sys
@@ -32,6 +33,18 @@ _MEASURED = (
 )
 
 
+# Fields of a line of `metrics.jsonl` that figures show.
+_DRAWN = (
+  "loss",
+  "nll",
+  "learning_rate",
+  "gradient_norm",
+  "tokens_per_second",
+)
+# A log of more bytes, some 50,000 lines, is read in so many stretches. They are
+# more than the points of a curve.
+_LONG_LOG = 1 << 23
+_STRETCHES = 2000
 # Settings of memory: a card without memory states none of them.
 _OF_MEMORY = ("same_length", "mixer_fields")
 
@@ -49,7 +62,8 @@ class History(NamedTuple):
   name: str  # The last part of its path, or all of it to tell runs apart.
   workdir: str
   record: metrics_log.Json  # The content of `config.json`.
-  lines: list[metrics_log.Json]  # The content of `metrics.jsonl`.
+  # The content of `metrics.jsonl`; of a long one, what shows in a figure.
+  lines: list[metrics_log.Json]
   cards: list[metrics_log.Json]  # Every evaluation card, oldest first.
   time: goodput.Record | None  # At the newest checkpoint; an import has none.
 
@@ -121,15 +135,58 @@ def read(workdir: str) -> History:
   load.require_readable(workdir)
   folder = pathlib.Path(storage.local(workdir))
   record = json.loads((folder / "config.json").read_text("utf-8"))
-  lines = [
-    line
-    for line in metrics_log.read_lines(folder / "metrics.jsonl")
-    if _is_count(line.get("step"))
-  ]
+  lines = _read_lines(folder / "metrics.jsonl")
   name = names([workdir])[workdir]
   times = goodput.read(workdir)
   newest = times[-1] if times else None
   return History(name, workdir, record, lines, _cards(folder), newest)
+
+
+def _read_lines(path: pathlib.Path) -> list[metrics_log.Json]:
+  """The lines with a step; of a long file, those that show in a figure.
+
+  The file is read in stretches, and of each stay its first and last line and
+  those with the lowest and the highest value of a field that is drawn, for
+  training and for validation. Other lines are few, and all stay.
+  """
+  found = (
+    (place, line)
+    for place, line in metrics_log.read_places(path)
+    if _is_count(line.get("step"))
+  )
+  size = path.stat().st_size if path.exists() else 0
+  if size <= _LONG_LOG:
+    return [line for _, line in found]
+  return [
+    line
+    for _, stretch in itertools.groupby(
+      found, lambda one: one[0] * _STRETCHES // size
+    )
+    for line in _shown([line for _, line in stretch])
+  ]
+
+
+def _shown(lines: list[metrics_log.Json]) -> list[metrics_log.Json]:
+  """The lines of a stretch that show in a figure, in their order."""
+  kept: set[int] = set()
+  groups: dict[bool, list[int]] = {True: [], False: []}
+  for index, line in enumerate(lines):
+    is_curve = "split" in line or _is_number(line.get("loss"))
+    if is_curve:
+      groups["split" in line].append(index)
+    else:  # Of divergence, or without a loss.
+      kept.add(index)
+  for indices in groups.values():
+    kept |= {*indices[:1], *indices[-1:]}
+    for name in _DRAWN:
+      values = [
+        (lines[index][name], index)
+        for index in indices
+        if _is_number(lines[index].get(name))
+      ]
+      if values:
+        kept |= {min(values)[1], max(values)[1]}
+  return [lines[index] for index in sorted(kept)]
 
 
 def read_all(workdirs: Sequence[str]) -> list[History]:

@@ -37,8 +37,8 @@ class WandbRun:
     # A folder that wandb has written has the same name, and no origin.
     if found is None or found.origin is None:
       raise errors.UserError(
-        "train.tracker=wandb needs the package wandb: install it with pip "
-        "install -e '.[wandb]', or set --config.train.tracker=none."
+        "train.tracker=wandb needs the package wandb: "
+        f"{errors.install('wandb')}, or set --config.train.tracker=none."
       )
 
   def __init__(self, workdir: str, *, name: str):
