@@ -14,6 +14,7 @@ import traceback
 import jax
 
 from transformer_xl import main
+from transformer_xl.processes import others
 from transformer_xl.training import hooks
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -72,6 +73,7 @@ def become(arguments, environment, log, tell, user, clock):
   # JAX does so at the exit of an interpreter: the first process of several,
   # which all others need until their end, waits for them.
   try:
+    others.leave()
     jax.distributed.shutdown()
   except Exception:
     traceback.print_exc()

@@ -8,7 +8,6 @@ import time
 
 import jax
 import pytest
-from jax.experimental import multihost_utils
 
 from tests import corpus
 from tests import test_main
@@ -19,6 +18,7 @@ from transformer_xl import signals
 from transformer_xl import storage
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
+from transformer_xl.processes import others
 from transformer_xl.training import loop
 from transformer_xl.training import preemption
 from transformer_xl.training import resume
@@ -53,13 +53,11 @@ def test_a_signal_ends_the_run_after_its_chunk_with_a_checkpoint(
 
 
 def test_polls_are_counted_through_all_runs_of_a_process(monkeypatch):
-  """JAX stops a process at a number of polls that all others have reached."""
+  """Processes stop at a number of polls that all of them will reach."""
   counts = []
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   monkeypatch.setattr(
-    multihost_utils,
-    "reached_preemption_sync_point",
-    lambda count: counts.append(count) or False,
+    others, "stops", lambda count: counts.append(count) or False
   )
   for _ in range(2):
     with preemption.StopSignal() as stop:
