@@ -258,6 +258,8 @@ def one_line() -> Iterator[None]:
     sys.exit(signals.stopped_status(stopped.number))
   except Exception as error:
     if _is_lost_output(error) and signals.drop_unread_output():
+      if others.is_one_of_several():
+        _end_alone("its output has lost its reader", 1)
       sys.exit(1)
     message = errors.refusal(error) or ""
     status = 1
@@ -287,7 +289,8 @@ def _end_despite_threads(error: BaseException) -> None:
   status = error.code if isinstance(error, SystemExit) else 1
   if not status:
     return
-  if not isinstance(error, SystemExit):
+  is_bug = not isinstance(error, SystemExit)
+  if is_bug:
     text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
     others.leave(1, f"{text} (its own log has the traceback)")
   ended = threading.Event()
@@ -295,7 +298,9 @@ def _end_despite_threads(error: BaseException) -> None:
 
   def end() -> None:
     threading.main_thread().join()
-    if others.is_one_of_several() or not ended.wait(_THREADS_END_SECONDS):
+    # JAX's end comes last, and would wait for the others.
+    is_waiting = is_bug and others.is_one_of_several()
+    if is_waiting or not ended.wait(_THREADS_END_SECONDS):
       sys.stdout.flush()
       os._exit(status if isinstance(status, int) else 1)
 

@@ -66,6 +66,16 @@ def test_polls_are_counted_through_all_runs_of_a_process(monkeypatch):
   assert counts == [*range(counts[0], counts[0] + 4)]
 
 
+def test_a_signal_after_the_last_poll_is_left_to_what_answered_before():
+  def run():
+    with preemption.StopSignal() as stop:
+      assert not stop.poll()
+      signal.raise_signal(signal.SIGINT)
+
+  with pytest.raises(KeyboardInterrupt):
+    run()
+
+
 def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(
   data_dir, tmp_path, monkeypatch
 ):

@@ -7,7 +7,6 @@ import collections
 import os
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from transformer_xl import errors
 from transformer_xl import log_lines
@@ -24,15 +23,6 @@ _LAUNCHERS = (
   *("JAX_COORDINATOR_", "SLURM_", "OMPI_", "TPU_", "MEGASCALE_"),
   "KUBERNETES_",
 )
-
-
-class _Place(NamedTuple):
-  """Where a process is among others, in the order of JAX's arguments."""
-
-  coordinator: str | None
-  num_processes: int | None
-  process_id: int | None
-  local_device_ids: Sequence[int] | None
 
 
 def join(
@@ -77,21 +67,23 @@ def join(
     # training: `training.preemption` stops all processes without it.
     jax.config.update("jax_enable_preemption_service", False)
     try:
-      place = _find(coordinator, num_processes, process_id)
-    except Exception as error:  # The launchers have no common type.
-      raise _cannot_join(error) from error
-    address, count, number, _ = place
+      address, count, number = _find(coordinator, num_processes, process_id)
+    except Exception:  # The launchers have no common type; JAX repeats it.
+      address, count, number = coordinator, num_processes, process_id
     if address and count and number is not None and 0 <= number < count > 1:
       _meet(address, number, count, mistake)
     if mistake is not None:
       return
     try:
-      jax.distributed.initialize(*place)
+      jax.distributed.initialize(address, count, number)
     except Exception as error:
       # A ValueError says that neither arguments nor environment are complete.
       is_alone = isinstance(error, ValueError) and not is_named
       if not is_alone:
-        raise _cannot_join(error) from error
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise errors.UserError(
+          f"cannot join other processes ({reason}): {_HOW}"
+        ) from error
   _require_platforms()
   # Processes that have not joined could neither save nor stop together.
   if jax.process_count() > 1 and not jax.distributed.is_initialized():
@@ -108,21 +100,17 @@ def may_be_launched() -> bool:
 
 def _find(
   coordinator: str | None, num_processes: int | None, process_id: int | None
-) -> _Place:
-  """Completes the place of this process from the environment."""
+) -> tuple[str | None, int | None, int | None]:
+  """Completes what names the processes from the environment."""
   # `jax.distributed.initialize` does so, and keeps it to itself.
   from jax._src import clusters
 
-  return _Place(
-    *clusters.ClusterEnv.auto_detect_unset_distributed_params(
-      coordinator,
-      num_processes,
-      process_id,
-      None,
-      None,
-      int(others.JOIN_SECONDS),
-    )
+  find = clusters.ClusterEnv.auto_detect_unset_distributed_params
+  timeout = int(others.JOIN_SECONDS)
+  coordinator, num_processes, process_id, _ = find(
+    coordinator, num_processes, process_id, None, None, timeout
   )
+  return coordinator, num_processes, process_id
 
 
 def _meet(
@@ -137,11 +125,6 @@ def _meet(
   if isinstance(mistake, OSError):
     reason, status = errors.refusal(mistake) or reason, 1
   others.join(coordinator, number, count, mistake=reason, status=status)
-
-
-def _cannot_join(error: Exception) -> errors.UserError:
-  reason = " ".join(str(error).split()).rstrip(".")
-  return errors.UserError(f"cannot join other processes ({reason}): {_HOW}")
 
 
 def _require_same_devices(counts: Sequence[int]) -> None:

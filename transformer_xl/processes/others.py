@@ -38,13 +38,9 @@ class _Member:
   """This process, as one of several."""
 
   def __init__(
-    self,
-    line: switchboard.Line,
-    number: int,
-    board: switchboard.Switchboard | None,
+    self, line: switchboard.Line, board: switchboard.Switchboard | None
   ):
     self._line = line
-    self._number = number
     self._board = board
     self._changed = threading.Condition()
     self._news: errors.LostProcessError | None = None
@@ -231,7 +227,7 @@ def join(
           raise errors.UserError(message["refused"])
         raise errors.LostProcessError(message["refused"], message["status"])
       if "joined" in message:
-        _member = _Member(line, number, board)
+        _member = _Member(line, board)
         atexit.register(leave)
         return
 

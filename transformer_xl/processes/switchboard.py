@@ -126,8 +126,9 @@ class Switchboard:
         for key, _ in selector.select(timeout=1.0):
           line = key.fileobj
           if isinstance(line, socket.socket):
-            connection, _ = self._listener.accept()
-            selector.register(Line(connection), selectors.EVENT_READ)
+            with contextlib.suppress(OSError):  # It has hung up already.
+              connection, _ = self._listener.accept()
+              selector.register(Line(connection), selectors.EVENT_READ)
             continue
           assert isinstance(line, Line)
           try:
@@ -187,6 +188,8 @@ class Switchboard:
   def _welcome(self, line: Line, message: dict) -> None:
     """Answers a process that says which one it is."""
     number, count = message["process"], message["of"]
+    if number not in range(count):
+      raise LookupError(number)
     if count != self._count:
       self._refuse(
         f"process {number} was started as one of {count} and process 0 as one "
