@@ -49,6 +49,9 @@ def _join(options):
   try:
     joining.join(**options)
   except errors.UserError as error:
+    others.leave()
+    if jax.distributed.is_initialized():
+      jax.distributed.shutdown()
     return str(error)
   joined = jax.distributed.is_initialized()
   os.kill(os.getpid(), signal.SIGTERM)

@@ -53,6 +53,10 @@ LEFT_ALONE = {
   "batch script": case(without(slurm(0, 4), "SLURM_STEP_NODELIST")),
   "nomultihost": case(slurm(0), multihost=False),
 }
+OF_UNEQUAL_DEVICES = case(
+  slurm(0) | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+  slurm(1) | {"XLA_FLAGS": ""},
+)
 REFUSED = {
   "open mpi without rank": (
     case(without(open_mpi(0), "OMPI_COMM_WORLD_RANK")),
@@ -73,7 +77,8 @@ REFUSED = {
 def results():
   cases = JOINED | LEFT_ALONE
   cases |= {name: REFUSED[name][0] for name in REFUSED}
-  for one in JOINED.values():
+  cases["unequal devices"] = OF_UNEQUAL_DEVICES
+  for one in (*JOINED.values(), OF_UNEQUAL_DEVICES):
     with socket.socket() as listener:
       listener.bind(("localhost", 0))
       port = {"JAX_COORDINATOR_PORT": str(listener.getsockname()[1])}
@@ -94,6 +99,13 @@ def results():
 def test_processes_join_where_the_environment_names_several(results, name):
   """And JAX takes no signals, which it would keep outside of training."""
   assert results[name] == BOTH
+
+
+def test_processes_with_unequal_numbers_of_devices_say_which(results):
+  for text in results["unequal devices"]:
+    assert text.startswith(
+      "process 1 of 2 found 1 devices, and the others 2: every process needs"
+    )
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)
