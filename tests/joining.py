@@ -1,11 +1,10 @@
 """Processes that join each other in stand-in environments.
 
 python -m tests.joining < CASES > RESULTS, both JSON: a case has `environments`,
-one for each process, and the `options` of `processes.join`. A result is a list
-with the index, the number of processes and whether JAX has joined them, or the
-error of each. Processes are forks of one that has imported everything and has
-not started JAX. Where `stops_together` is an option, a result also says whether
-SIGTERM reached the process itself.
+one for each process, and the `options` of `joining.join`. A result is a list
+with the index, the number of processes, whether JAX has joined them and whether
+SIGTERM still reaches the process itself; or the error of each. Processes are
+forks of one that has imported everything and has not started JAX.
 """
 
 import json
@@ -17,7 +16,8 @@ import time
 import jax
 
 from transformer_xl import errors
-from transformer_xl import processes
+from transformer_xl.processes import joining
+from transformer_xl.processes import others
 
 NAMES = ("SLURM_", "OMPI_", "TPU_", "MEGASCALE_", "KUBERNETES_", "JAX_COORD")
 
@@ -47,18 +47,20 @@ def _join(options):
   received = []
   signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
   try:
-    processes.join(**options)
+    joining.join(**options)
   except errors.UserError as error:
+    others.leave()
+    if jax.distributed.is_initialized():
+      jax.distributed.shutdown()
     return str(error)
   joined = jax.distributed.is_initialized()
-  result = [jax.process_index(), jax.process_count(), joined]
-  if "stops_together" in options:
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.5)
-    result.append(bool(received))
+  os.kill(os.getpid(), signal.SIGTERM)
+  time.sleep(0.1)
+  others.leave()
+  index, count = jax.process_index(), jax.process_count()
   if joined:
     jax.distributed.shutdown()
-  return result
+  return [index, count, joined, bool(received)]
 
 
 if __name__ == "__main__":

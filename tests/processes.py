@@ -31,6 +31,8 @@ from transformer_xl.analysis import eval_speed
 from transformer_xl.analysis import recl
 from transformer_xl.analysis import study
 from transformer_xl.evaluation import evaluate
+from transformer_xl.processes import joining
+from transformer_xl.processes import others
 from transformer_xl.report import report
 from transformer_xl.text import generate
 from transformer_xl.text import score
@@ -243,9 +245,10 @@ def _become(work, folder, address, index, count, arguments):
   status = 1
   try:
     if count > 1:
-      jax.distributed.initialize(address, count, index)
+      joining.join(address, count, index)
     work(folder, *arguments)
     if count > 1:
+      others.leave()
       jax.distributed.shutdown()  # As at the end of a command.
     status = 0
   except BaseException:

@@ -12,8 +12,8 @@ from tests import test_main
 
 pytestmark = pytest.mark.slow
 
-ALONE = [0, 1, False]
-BOTH = [[0, 2, True], [1, 2, True]]
+ALONE = [0, 1, False, True]
+BOTH = [[0, 2, True, True], [1, 2, True, True]]
 
 
 def slurm(index, count=2):
@@ -47,17 +47,16 @@ JOINED = {
   "slurm": case(slurm(0), slurm(1)),
   "open mpi": case(open_mpi(0), open_mpi(1)),
 }
-# Whether a signal reaches the process, and not JAX.
-SIGNALLED = {
-  False: case(slurm(0), slurm(1), stops_together=True),
-  True: case(slurm(0), slurm(1), stops_together=False),
-}
 LEFT_ALONE = {
   "laptop": case({}),
   # `sbatch --ntasks=4` and no srun.
   "batch script": case(without(slurm(0, 4), "SLURM_STEP_NODELIST")),
   "nomultihost": case(slurm(0), multihost=False),
 }
+OF_UNEQUAL_DEVICES = case(
+  slurm(0) | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+  slurm(1) | {"XLA_FLAGS": ""},
+)
 REFUSED = {
   "open mpi without rank": (
     case(without(open_mpi(0), "OMPI_COMM_WORLD_RANK")),
@@ -76,9 +75,10 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def results():
-  cases = JOINED | SIGNALLED | LEFT_ALONE
+  cases = JOINED | LEFT_ALONE
   cases |= {name: REFUSED[name][0] for name in REFUSED}
-  for one in (*JOINED.values(), *SIGNALLED.values()):
+  cases["unequal devices"] = OF_UNEQUAL_DEVICES
+  for one in (*JOINED.values(), OF_UNEQUAL_DEVICES):
     with socket.socket() as listener:
       listener.bind(("localhost", 0))
       port = {"JAX_COORDINATOR_PORT": str(listener.getsockname()[1])}
@@ -97,12 +97,15 @@ def results():
 
 @pytest.mark.parametrize("name", JOINED)
 def test_processes_join_where_the_environment_names_several(results, name):
+  """And JAX takes no signals, which it would keep outside of training."""
   assert results[name] == BOTH
 
 
-@pytest.mark.parametrize("is_reached", SIGNALLED)
-def test_a_signal_ends_a_process_unless_all_are_to_stop(results, is_reached):
-  assert results[is_reached] == [[*one, is_reached] for one in BOTH]
+def test_processes_with_unequal_numbers_of_devices_say_which(results):
+  for text in results["unequal devices"]:
+    assert text.startswith(
+      "process 1 of 2 found 1 devices, and the others 2: every process needs"
+    )
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)

@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
@@ -25,8 +24,8 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import log_lines
-from transformer_xl import roll_call
 from transformer_xl import signals
+from transformer_xl.processes import others
 
 _PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")
 # Device files of TPUs and GPUs on Linux; the last is that of Windows' GPUs.
@@ -37,9 +36,6 @@ _ACCELERATORS = (
   "/dev/kfd",
   "/dev/dxg",
 )
-# JAX aborts all other processes when process 0 is gone. After this time, those
-# with the same mistake have ended by themselves.
-_OTHERS_END_SECONDS = 2.0
 # How long threads may go on after a command has failed.
 _THREADS_END_SECONDS = 2.0
 # Of a longer word in a message, such as a value, only the ends are printed.
@@ -253,7 +249,7 @@ def run(
           "around a value that has spaces or patterns."
         )
       require_flags_of_xla()
-      with roll_call.on_failure():
+      with others.on_failure():
         main(argv)
       sys.stdout.flush()
 
@@ -278,18 +274,23 @@ def one_line() -> Iterator[None]:
   except (
     errors.DivergenceError,
     errors.WrongResultError,
-    errors.LostProcessError,
     errors.UnreadableError,
   ) as error:
     message = str(error)
     status = 1
+  except errors.LostProcessError as error:
+    message = str(error)
+    status = error.status
   except KeyboardInterrupt:
     message = signals.INTERRUPTION
     status = signals.INTERRUPTED
   except errors.StoppedError as stopped:
+    others.leave()  # As all of them do.
     sys.exit(signals.stopped_status(stopped.number))
   except Exception as error:
     if _is_lost_output(error) and signals.drop_unread_output():
+      if others.is_one_of_several():
+        _end_alone("its output has lost its reader", 1)
       sys.exit(1)
     message = errors.refusal(error) or ""
     status = 1
@@ -307,7 +308,7 @@ def one_line() -> Iterator[None]:
   else:
     return
   message = _without_long_words(" ".join(message.split()))
-  if roll_call.is_one_of_several():
+  if others.is_one_of_several():
     _end_alone(message, status)
   print(f"error: {message}", file=sys.stderr)
   sys.exit(status)
@@ -317,17 +318,23 @@ def _end_despite_threads(error: BaseException) -> None:
   """Ends a process that has failed soon after its end, whatever threads do.
 
   Python would wait for them, and those of a save that could not begin wait
-  minutes for its other parts.
+  minutes for its other parts. JAX would wait minutes for other processes.
   """
   status = error.code if isinstance(error, SystemExit) else 1
   if not status:
     return
+  is_bug = not isinstance(error, SystemExit)
+  if is_bug:
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    others.leave(1, f"{text} (its own log has the traceback)")
   ended = threading.Event()
   atexit.register(ended.set)  # Called when no thread is left.
 
   def end() -> None:
     threading.main_thread().join()
-    if not ended.wait(_THREADS_END_SECONDS):
+    # JAX's end comes last, and would wait for the others.
+    is_waiting = is_bug and others.is_one_of_several()
+    if is_waiting or not ended.wait(_THREADS_END_SECONDS):
       sys.stdout.flush()
       os._exit(status if isinstance(status, int) else 1)
 
@@ -339,12 +346,8 @@ def _end_alone(message: str, status: int) -> NoReturn:
 
   JAX would wait five minutes for them and then abort, with a status of its own.
   """
-  import jax
-
   sys.stdout.flush()
-  roll_call.leave()
-  if jax.process_index() == 0:
-    time.sleep(_OTHERS_END_SECONDS)
+  others.leave(status, message)
   signals.end(message, status)
 
 

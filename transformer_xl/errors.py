@@ -31,7 +31,15 @@ class WrongResultError(Exception):
 
 
 class LostProcessError(Exception):
-  """Another process of the run is gone; the same command continues."""
+  """Another process of the run has ended, so that this one cannot go on.
+
+  Attributes:
+    status: the exit status of the other process; 1 if it was killed.
+  """
+
+  def __init__(self, text: str, status: int = 1):
+    super().__init__(text)
+    self.status = status
 
 
 class UnreadableError(Exception):

@@ -30,6 +30,7 @@ if __name__ == "__main__":  # Before the imports that take long.
   command_line.use_huge_pages()
   signals.end_at_signals(keeps_running=True)
 
+import contextlib
 import importlib
 import os
 import sys
@@ -39,8 +40,6 @@ from absl import flags
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl import log_lines
-from transformer_xl import processes
 from transformer_xl import storage
 from transformer_xl.config import config_flag
 from transformer_xl.config import help_text
@@ -50,6 +49,8 @@ from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.config import suggestions
 from transformer_xl.data import token_file
+from transformer_xl.processes import joining
+from transformer_xl.processes import others
 from transformer_xl.workdir import compile_cache
 
 
@@ -189,6 +190,40 @@ _PROCESS = flags.DEFINE_integer(
 def main(argv: list[str]) -> None:
   """Runs one mode."""
   del argv
+  try:
+    config, workdir = _checked()
+  except (errors.UserError, OSError) as error:
+    _tell_of_mistake(error)
+    raise
+  _start_devices(config.model.attention)
+  config = with_dtype(config, workdir, _MODE.value)
+  from transformer_xl.workdir import agreement  # JAX is loaded now.
+  from transformer_xl.workdir import closing
+
+  agreement.require_same_command(config, workdir, _MODE.value)
+  if _MODE.value in _TRAINING and config.data.prepare:
+    _prepare_data(config.data)
+  agreement.require_same_data(config.data.dataset_dir)
+  before = closing.changes(workdir)
+  with errors.writing_to(_TARGET.value or workdir):
+    try:
+      if _MODE.value != "train":
+        _run(_MODE.value, config, workdir)
+      else:
+        _train(config, workdir)
+        closing.print_next(config, workdir)
+    finally:
+      storage.publish(workdir, is_last=True)
+  closing.log_files(workdir, before)
+
+
+def _checked() -> tuple[schema.ExperimentConfig, str]:
+  """The configuration and the workdir, as far as they can be checked so far.
+
+  Raises:
+    UserError: they are wrong.
+    OSError: the workdir cannot be written.
+  """
   config = config_flag.checked()
   rules.check_command(config, _MODE.value)
   for warning in flags_without_effect(sys.argv, _MODE.value):
@@ -210,26 +245,25 @@ def main(argv: list[str]) -> None:
   storage.require_writable(workdir)
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)
-  _start_devices(config.model.attention)
-  config = with_dtype(config, workdir, _MODE.value)
-  from transformer_xl.workdir import agreement  # JAX is loaded now.
-  from transformer_xl.workdir import closing
+  return config, workdir
 
-  agreement.require_same_command(config, workdir, _MODE.value)
-  if _MODE.value in _TRAINING and config.data.prepare:
-    _prepare_data(config.data)
-  agreement.require_same_data(config.data.dataset_dir)
-  before = closing.changes(workdir)
-  with errors.writing_to(_TARGET.value or workdir):
-    try:
-      if _MODE.value != "train":
-        _run(_MODE.value, config, workdir)
-      else:
-        _train(config, workdir)
-        closing.print_next(config, workdir)
-    finally:
-      storage.publish(workdir, is_last=True)
-  closing.log_files(workdir, before)
+
+def _tell_of_mistake(mistake: Exception) -> None:
+  """Ends the other processes, if there are some, which would wait for this."""
+  if _COORDINATOR.value or _MULTIHOST.value or joining.may_be_launched():
+    with contextlib.suppress(errors.UserError):
+      _join(mistake)
+
+
+def _join(mistake: Exception | None = None) -> None:
+  """Joins the other processes that flags or the environment name."""
+  joining.join(
+    coordinator=_COORDINATOR.value,
+    num_processes=_PROCESSES.value,
+    process_id=_PROCESS.value,
+    multihost=_MULTIHOST.value,
+    mistake=mistake,
+  )
 
 
 def flags_without_effect(argv: list[str], mode: str) -> list[str]:
@@ -333,15 +367,9 @@ def _start_devices(attention: str) -> None:
   # Programs compiled for other devices than ours could be written but not read.
   if not plans and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     compile_cache.use()
-  processes.join(
-    coordinator=_COORDINATOR.value,
-    num_processes=_PROCESSES.value,
-    process_id=_PROCESS.value,
-    multihost=_MULTIHOST.value,
-    stops_together=_MODE.value in _TRAINING,
-  )
-  if jax.process_count() > 1:
-    log_lines.format_log(jax.process_index())
+  _join()
+  if others.is_one_of_several():
+    signals.end_at_signals(keeps_running=True, before=others.leave)
   device = jax.devices()[0]
   logging.info(
     "%d x %s, process %d of %d.",
@@ -448,7 +476,17 @@ def _parse(argv: list[str]) -> list[str]:
   """Parses a command line, which needs no --config to check the devices."""
   mode, _ = command_line.split(argv, "mode")
   default = "base" if mode == "check" else None
-  return config_flag.parse(argv, default=default)
+  try:
+    return config_flag.parse(argv, default=default)
+  except (errors.UserError, flags.Error) as error:
+    address, count, number = (
+      command_line.split(argv, flag.name)[0]
+      for flag in (_COORDINATOR, _PROCESSES, _PROCESS)
+    )
+    if address and count and number:  # The other processes would wait.
+      with contextlib.suppress(errors.UserError, ValueError):
+        joining.join(address, int(count), int(number), mistake=error)
+    raise
 
 
 def _describe(argv: list[str], topic: str) -> str:

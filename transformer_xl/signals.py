@@ -70,11 +70,19 @@ class Answers:
         self._answer(signal.Signals(arrived[0]))
 
 
-def end_at_signals(*, keeps_running: bool = False) -> Answers:
+def end_at_signals(
+  *,
+  keeps_running: bool = False,
+  before: Callable[[int, str], None] = lambda status, reason: None,
+) -> Answers:
   """Lets signals end the process at once, with one line, until it is closed.
 
   Python itself would not answer SIGTERM in a container, where the command may
-  be process 1. If it `keeps_running`, losing the terminal does not end it.
+  be process 1.
+
+  Args:
+    keeps_running: whether it does where the terminal is lost.
+    before: called with the exit status and the line before the end.
   """
   if not hasattr(signal, "SIGHUP"):
     end("this package runs on Linux and macOS; on Windows, use it in WSL 2.", 2)
@@ -82,6 +90,7 @@ def end_at_signals(*, keeps_running: bool = False) -> Answers:
 
   def answer(number: signal.Signals) -> None:
     if asks_to_stop(number):
+      before(stopped_status(number), INTERRUPTION)
       end(INTERRUPTION, stopped_status(number))
     else:
       continue_without_terminal()

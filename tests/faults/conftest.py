@@ -21,6 +21,8 @@ BUCKET_PACKAGES = ("gcsfs", "tensorstore", "gcp-storage-emulator")
 # How each try ended, by table and row; None if something was lost.
 FAULTS = collections.defaultdict(list)
 BUCKETS = collections.defaultdict(list)
+# How both processes of a run ended: status, seconds and last line of each.
+PROCESSES = collections.defaultdict(list)
 
 
 def pytest_addoption(parser):
@@ -54,14 +56,24 @@ def trying_bucket(request):
   return count
 
 
+@pytest.fixture
+def trying_processes(request):
+  """The same for what happens to one of two; the block says how both ended."""
+
+  def count(when, what):
+    return _noted(request, "fault of a process", [when, what])
+
+  return count
+
+
 @contextlib.contextmanager
 def _noted(request, table, row):
   outcome = [row, None]
   # So it reaches the process that writes the table.
   request.node.user_properties.append((table, outcome))
 
-  def note(text):
-    outcome[1] = text
+  def note(end):
+    outcome[1] = end
 
   yield note
 
@@ -69,7 +81,11 @@ def _noted(request, table, row):
 def pytest_runtest_logreport(report):
   if report.when == "call":
     for name, outcome in report.user_properties:
-      table = {"fault": FAULTS, "bucket fault": BUCKETS}.get(name)
+      table = {
+        "fault": FAULTS,
+        "bucket fault": BUCKETS,
+        "fault of a process": PROCESSES,
+      }.get(name)
       if table is not None:
         row, end = outcome
         table[tuple(row)].append(end)
@@ -84,6 +100,7 @@ def bench(tmp_path_factory):
 def pytest_terminal_summary(terminalreporter, config):
   for name, table, rows, packages in (
     ("faults", FAULTS, _rows(), PACKAGES),
+    ("processes", PROCESSES, _process_rows(), PACKAGES),
     ("buckets", BUCKETS, _bucket_rows(), (*PACKAGES, *BUCKET_PACKAGES)),
   ):
     if table:
@@ -130,6 +147,25 @@ def _bucket_rows():
     yield f"| {fault} | {outcome} | {len(ends)} | {lost} |"
   tried, lost = _totals(BUCKETS)
   yield f"| **all** | | **{tried}** | **{lost}** |"
+
+
+def _process_rows():
+  yield "| when | what | process 0 | process 1 |"
+  yield "|---|---|---|---|"
+  for (when, what), ends in PROCESSES.items():
+    both = [end for end in ends if end is not None]
+    cells = [_process_cell(one) for one in zip(*both, strict=True)]
+    cells = cells or ["lost", "lost"]
+    yield f"| {when} | {what} | {cells[0]} | {cells[1]} |"
+
+
+def _process_cell(ends):
+  """Status, longest time and line of a process over all tries."""
+  statuses = sorted({str(status) for status, _, _ in ends})
+  seconds = max(seconds for _, seconds, _ in ends)
+  line = min(line for _, _, line in ends)
+  text = f"{' or '.join(statuses)} after {seconds:.1f} s"
+  return f"{text}: {line}" if line else text
 
 
 def _totals(table):

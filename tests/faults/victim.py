@@ -38,10 +38,21 @@ def _become(*arguments):
 class Victim:
   """A process that runs the command line, and where it is."""
 
-  def __init__(self, workdir, flags, *, cache, user=None, clock=None):
+  def __init__(
+    self,
+    workdir,
+    flags,
+    *,
+    cache,
+    user=None,
+    clock=None,
+    fails=None,
+    patience=None,
+    log=None,
+  ):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.faults.command", __name__])
-    self.log = pathlib.Path(f"{workdir}.log")
+    self.log = pathlib.Path(log or f"{workdir}.log")
     self._from = self.log.stat().st_size if self.log.exists() else 0
     self._ear, mouth = context.Pipe(duplex=False)
     arguments = ["--config=experiments/base.py", f"--workdir={workdir}", *flags]
@@ -49,7 +60,10 @@ class Victim:
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)}
     self.process = context.Process(
       target=_become,
-      args=(arguments, environment, str(self.log), mouth, user, clock),
+      args=(
+        *(arguments, environment, str(self.log), mouth),
+        *(user, clock, fails, patience),
+      ),
     )
     self.stages = []
     self.process.start()

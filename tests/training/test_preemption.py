@@ -8,7 +8,6 @@ import time
 
 import jax
 import pytest
-from jax.experimental import multihost_utils
 
 from tests import corpus
 from tests import test_main
@@ -19,6 +18,7 @@ from transformer_xl import signals
 from transformer_xl import storage
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
+from transformer_xl.processes import others
 from transformer_xl.training import loop
 from transformer_xl.training import preemption
 from transformer_xl.training import resume
@@ -53,19 +53,27 @@ def test_a_signal_ends_the_run_after_its_chunk_with_a_checkpoint(
 
 
 def test_polls_are_counted_through_all_runs_of_a_process(monkeypatch):
-  """JAX stops a process at a number of polls that all others have reached."""
+  """Processes stop at a number of polls that all of them will reach."""
   counts = []
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   monkeypatch.setattr(
-    multihost_utils,
-    "reached_preemption_sync_point",
-    lambda count: counts.append(count) or False,
+    others, "stops", lambda count: counts.append(count) or False
   )
   for _ in range(2):
     with preemption.StopSignal() as stop:
       assert not stop.poll()
       assert not stop.poll()
   assert counts == [*range(counts[0], counts[0] + 4)]
+
+
+def test_a_signal_after_the_last_poll_is_left_to_what_answered_before():
+  def run():
+    with preemption.StopSignal() as stop:
+      assert not stop.poll()
+      signal.raise_signal(signal.SIGINT)
+
+  with pytest.raises(KeyboardInterrupt):
+    run()
 
 
 def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(

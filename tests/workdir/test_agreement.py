@@ -17,19 +17,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.rest]
 DIFFERENCES = {  # What the last process of so many has, and what all say of it.
   "fields": (
     *(3, ["--config.seed=7", "--config.train.num_steps=9"]),
-    "different --config: processes [2] differ from process 0;",
+    "different --config: process 2 differs from process 0;",
   ),
   "mode and workdir": (
     *(2, ["--mode=eval", "--workdir=FOLDER/other"]),
-    "different --mode and --workdir: processes [1] differ from process 0;",
+    "different --mode and --workdir: process 1 differs from process 0;",
   ),
   "data": (
     *(3, ["--config.data.dir=FOLDER/changed"]),
-    "different data in config.data.dir: processes [2] differ from process 0;",
+    "different data in config.data.dir: process 2 differs from process 0;",
   ),
   "no data": (
     *(2, ["--config.data.dir=FOLDER/nowhere"]),
-    "different data in config.data.dir: processes [1] differ from process 0;",
+    "different data in config.data.dir: process 1 differs from process 0;",
   ),
 }
 

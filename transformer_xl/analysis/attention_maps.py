@@ -27,7 +27,6 @@ import numpy as np
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.analysis import attention_plots
 from transformer_xl.analysis import plotting
@@ -39,6 +38,7 @@ from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings
 from transformer_xl.model import network
+from transformer_xl.processes import exchange
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
@@ -190,7 +190,7 @@ def _measure(
       profile = by_distance(of_tokens(found.weights))
       mass = attention_use.memory_mass(found.weights)
       results = (profile, mass, found.nll, without)
-      measured.append(processes.fetch(results))
+      measured.append(exchange.fetch(results))
       last = start
   profiles, masses, nll, nll_without_memory = zip(*measured, strict=True)
   terms = [of_tokens(term) for term in found.terms]
@@ -200,8 +200,8 @@ def _measure(
     nll=float(np.mean(nll)),
     nll_without_memory=float(np.mean(nll_without_memory)),
     num_tokens=len(measured) * segment_len,
-    weights=processes.fetch(of_tokens(found.weights)),
-    terms=np.stack(processes.fetch(terms)),
+    weights=exchange.fetch(of_tokens(found.weights)),
+    terms=np.stack(exchange.fetch(terms)),
     context=np.asarray(file.tokens[last - mem_len : last + segment_len]),
   )
 

@@ -11,7 +11,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from transformer_xl import errors
-from transformer_xl import roll_call
+from transformer_xl.processes import others
 
 
 class Finding(NamedTuple):
@@ -88,7 +88,7 @@ def attempt(
   A kernel that a device cannot compile must not hide what the others compute.
   """
   try:
-    with roll_call.on_failure():
+    with others.on_failure():
       return check()
   except errors.LostProcessError:
     raise

@@ -14,7 +14,6 @@ import numpy as np
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
-from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.config import layer_rules
 from transformer_xl.config import load
@@ -28,6 +27,7 @@ from transformer_xl.model import attention
 from transformer_xl.model import network
 from transformer_xl.model import scores as scores_lib
 from transformer_xl.model.mixers import table
+from transformer_xl.processes import exchange
 
 
 class Terms(NamedTuple):
@@ -232,7 +232,7 @@ class Report:
       read = streams.device_segments(self._stream, step, 1, self._sharding)
       segment = jax.tree.map(lambda array: array[0], read)
       memory, shares = self._read(params, memory, segment)
-    shares = processes.fetch(shares)
+    shares = exchange.fetch(shares)
     layers = {
       f"memory_share_layer_{number}": float(share)
       for number, share in zip(self._numbers, shares, strict=True)

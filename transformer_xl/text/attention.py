@@ -13,13 +13,13 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
-from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
+from transformer_xl.processes import exchange
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 
@@ -87,7 +87,7 @@ def read(
       model=net,
       places=places,
     )
-    found = processes.fetch(found)
+    found = exchange.fetch(found)
     # The last keys are those of the memory and the segment, in the order of
     # the text; keys in front of them are no tokens.
     stop = min(start + segment_len, length)

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import numpy as np
 
-from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import reader as reader_lib
+from transformer_xl.processes import exchange
 from transformer_xl.text import language_model
 from transformer_xl.text import sampling
 
@@ -150,7 +150,7 @@ def likeliest(
   """The k likeliest tokens after a prompt [P], P > 0; the likeliest first."""
   *_, hidden = read_prompt(model, empty_state(model).extended(prompt))
   best = _top_k(model.frozen, hidden, reader=model.reader, k=k)
-  log_probs, ids = processes.fetch(best)
+  log_probs, ids = exchange.fetch(best)
   return model.candidates(ids[0, 0], log_probs[0, 0])
 
 
@@ -214,7 +214,7 @@ def stream(
     limit = np.int32(min(config.tokens_per_call, missing))
     drawing, tokens = draw(drawing, limit)
     found = (tokens, drawing.length, drawing.done)
-    new, lengths, done = processes.fetch(found)
+    new, lengths, done = exchange.fetch(found)
     new = new[:, :limit].astype(drawn.dtype)
     drawn = np.concatenate([drawn, new], axis=1)
     rows = [row[:n] for row, n in zip(drawn, lengths, strict=True)]

@@ -13,9 +13,9 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
-from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.model import reader as reader_lib
+from transformer_xl.processes import exchange
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 
@@ -59,7 +59,7 @@ def read(
     found, state = _read_segment(
       model.frozen, state, segment, reader=model.reader, layers=chosen
     )
-    parts.append(processes.fetch(found))
+    parts.append(exchange.fetch(found))
   empty = np.zeros((len(chosen), 0, model.reader.config.model_dim), np.float32)
   states = np.concatenate([empty, *parts], axis=1)[:, :length]
   tokens = [model.vocabulary.symbol(token) for token in ids]
@@ -108,7 +108,7 @@ def means(
         reader=model.reader,
         layer=chosen,
       )
-      total += processes.fetch(part)
+      total += exchange.fetch(part)
     for lane, index in enumerate(indices):
       result[index] = total[lane] / lengths[lane]
   return result

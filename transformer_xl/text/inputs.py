@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_xl import errors
-from transformer_xl import processes
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.formats import input_files
+from transformer_xl.processes import exchange
 
 POLICIES = ("fresh", "carry")
 
@@ -39,7 +39,7 @@ def read_file(path: str, *, field: str) -> str:
   Raises:
     UserError: the file cannot be read, or is not UTF-8; it names the field.
   """
-  return processes.read_by_first(lambda: _read_file(path, field))
+  return exchange.read_by_first(lambda: _read_file(path, field))
 
 
 def _read_file(path: str, field: str) -> str:

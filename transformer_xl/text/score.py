@@ -20,7 +20,6 @@ import numpy as np
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl import processes
 from transformer_xl import shapes
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
@@ -30,6 +29,7 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import nats
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.encodings import table as encodings
+from transformer_xl.processes import exchange
 from transformer_xl.text import inputs as inputs_lib
 from transformer_xl.text import language_model
 from transformer_xl.workdir import metrics_log
@@ -122,7 +122,7 @@ def score_batches(
         top_k=top_k,
       )
       found.append(scores)
-    found = processes.fetch(found)
+    found = exchange.fetch(found)
     whole = [np.concatenate(part, axis=1) for part in zip(*found, strict=True)]
     scored = {}
     for lane, index in enumerate(chosen):

@@ -11,12 +11,12 @@ import jax
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl import roll_call
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
+from transformer_xl.processes import others
 from transformer_xl.training import divergence
 from transformer_xl.training import hooks as hooks_lib
 from transformer_xl.training import preemption
@@ -68,7 +68,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       checkpoint.Checkpoints(
         workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
       ) as checkpoints,
-      roll_call.on_failure(),
+      others.on_failure(),
     ):
       # First, since it refuses what cannot be evaluated and compiles nothing.
       hooks = hooks_lib.make(config, workdir, checkpoints, stop, goodput)

@@ -7,26 +7,26 @@ import time
 
 import jax
 from absl import logging
-from jax.experimental import multihost_utils
 
 from transformer_xl import signals
+from transformer_xl.processes import others
 
 # Engines and terminals send a signal twice where a command is wrapped in
 # another one.
 _ONE_REQUEST_SECONDS = 1.0
-# JAX compares the numbers of polls in all processes, which it remembers from
-# one run to the next of a study.
+# Processes compare the numbers of their polls, which go on from one run of a
+# study to the next.
 _POLLS = itertools.count(1)
 
 
 class StopSignal:
   """Remembers SIGTERM and the first SIGINT; a second SIGINT ends the process.
 
-  A context manager that restores the previous handlers at its end. With several
-  processes JAX handles SIGTERM: once one process has received it, the same call
-  of `poll` returns True in all of them. There other signals are passed on as
-  SIGTERM. SIGHUP from a lost terminal stops nothing. What arrives within a
-  second of the first signal repeats it.
+  A context manager that restores the previous handlers at its end, and leaves
+  to them what came too late for the last `poll`. Once one of several processes
+  has received a signal, the same call of `poll` returns True in all of them.
+  SIGHUP from a lost terminal stops nothing. What arrives within a second of the
+  first signal repeats it.
 
   Attributes:
     requested: whether to stop, as of the last `poll`.
@@ -35,19 +35,18 @@ class StopSignal:
   def __init__(self):
     self.requested = False
     self._first: signal.Signals | None = None
-    self._received = False
     self._answered_at: float | None = None
 
   def __enter__(self) -> "StopSignal":
     self._is_alone = jax.process_count() == 1
-    numbers = [signal.SIGINT, signal.SIGHUP]
-    if self._is_alone:  # Else JAX listens, and tells all processes.
-      numbers.append(signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     self._answers = signals.Answers(numbers, self._answer, self._handle)
     return self
 
-  def __exit__(self, *_: object) -> None:
+  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
     self._answers.close()
+    if self._first is not None and not self.requested and kind is None:
+      os.kill(os.getpid(), self._first)
 
   @property
   def number(self) -> signal.Signals:
@@ -56,16 +55,15 @@ class StopSignal:
 
   def poll(self) -> bool:
     """Whether to stop; all processes must call it equally often."""
-    if jax.process_count() > 1:
-      reached = multihost_utils.reached_preemption_sync_point(next(_POLLS))
-      self._received = self._received or reached
-    self.requested = self._received
+    if self._is_alone:
+      self.requested = self._first is not None
+    else:
+      self.requested |= others.stops(next(_POLLS))
     return self.requested
 
   def _handle(self, number: int, *_: object) -> None:
     if signals.asks_to_stop(number):
       self._first = self._first or signal.Signals(number)
-      self._received |= self._is_alone
 
   def _answer(self, number: signal.Signals) -> None:
     """Tells the user what each signal leads to, as soon as it arrives."""
@@ -80,12 +78,13 @@ class StopSignal:
         number.name,
         "A second Ctrl-C" if number == signal.SIGINT else "Ctrl-C",
       )
-      if not self._is_alone:
-        os.kill(os.getpid(), signal.SIGTERM)
+      others.ask_to_stop()
     elif (
       number == signal.SIGINT and now - self._answered_at > _ONE_REQUEST_SECONDS
     ):
-      signals.end(
+      line = (
         "interrupted twice; the same command continues from the last complete "
         "checkpoint."
       )
+      others.leave(signals.INTERRUPTED, line)
+      signals.end(line)

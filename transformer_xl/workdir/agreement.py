@@ -4,15 +4,13 @@ import dataclasses
 import importlib.metadata
 from collections.abc import Mapping
 
-import jax
-import numpy as np
-from jax.experimental import multihost_utils
-
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.config import extensions
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
+from transformer_xl.processes import others
+from transformer_xl.processes import switchboard
 from transformer_xl.workdir import checksums
 
 _PACKAGES = ("jax", "jaxlib", "transformer-xl")
@@ -66,23 +64,17 @@ def _version(package: str) -> str:
 
 
 def _require_same(values: Mapping[str, object]) -> None:
-  """Compares the hashes of named JSON values.
-
-  All processes give the same names, so that what they exchange has one shape.
-  """
-  if jax.process_count() == 1:
+  """Compares the hashes of named JSON values."""
+  mine = {name: checksums.of_json(values[name]) for name in values}
+  everyone = others.gather(mine)
+  first = everyone[0]
+  unlike = [number for number, one in enumerate(everyone) if one != first]
+  if not unlike:
     return
-  hashes = [bytes.fromhex(checksums.of_json(one)) for one in values.values()]
-  mine = np.array([list(one) for one in hashes], np.uint8)
-  everyone = multihost_utils.process_allgather(mine)  # [process, name, byte]
-  is_other = np.any(everyone != everyone[0], axis=2)
-  if not np.any(is_other):
-    return
-  differing = np.any(is_other, axis=0)
-  names = [name for name, one in zip(values, differing, strict=True) if one]
-  others = np.flatnonzero(np.any(is_other, axis=1)).tolist()
+  names = [n for n in values if any(one[n] != first[n] for one in everyone)]
+  verb = "differ" if len(unlike) > 1 else "differs"
   raise errors.UserError(
     f"the processes of a run were started with different {' and '.join(names)}:"
-    f" processes {others} differ from process 0; give all the same command, "
-    "data and packages, or --multihost=false to separate runs."
+    f" {switchboard.named(unlike)} {verb} from process 0; give all the same "
+    "command, data and packages, or --multihost=false to separate runs."
   )

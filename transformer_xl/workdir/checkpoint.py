@@ -19,10 +19,10 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_xl import errors
-from transformer_xl import roll_call
 from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.model import network
+from transformer_xl.processes import others
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
@@ -189,7 +189,7 @@ class Checkpoints:
     for is_last in (False, True):
       restored = None
       try:
-        with roll_call.on_failure():
+        with others.on_failure():
           restored = _restore(self._manager, step, state, memory, check)
       except (errors.UserError, errors.LostProcessError):
         raise

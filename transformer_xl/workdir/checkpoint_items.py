@@ -22,10 +22,10 @@ from etils.epath import gpath
 from orbax.checkpoint import checkpoint_managers
 
 from transformer_xl import errors
-from transformer_xl import roll_call
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.model import network
+from transformer_xl.processes import others
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
@@ -86,7 +86,7 @@ def of_bucket(action: str, path: str) -> Iterator[None]:
     UserError: the bucket refuses.
     LostProcessError: the block fails because another process is gone.
   """
-  with errors.of_bucket(action, path), roll_call.on_failure():
+  with errors.of_bucket(action, path), others.on_failure():
     yield
 
 

@@ -12,7 +12,6 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
-from transformer_xl import roll_call
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import registry
@@ -20,6 +19,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.model import network
 from transformer_xl.model.encodings import table
+from transformer_xl.processes import others
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import metrics_log
@@ -165,7 +165,7 @@ def restore_params(
   for _ in range(_MOST_TRIES):
     try:
       with (
-        roll_call.on_failure(),
+        others.on_failure(),
         checkpoint_items.open_manager(
           workdir,
           read_only=True,

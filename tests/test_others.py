@@ -1,39 +1,72 @@
-"""Where a process is killed, the others say so and blame no file."""
+"""Where one process ends, the others say so and blame no file."""
 
 import shutil
+import signal
 
 import pytest
 
 from tests import own_process
 from tests.workdir import test_checkpoint
 from transformer_xl import errors
-from transformer_xl import roll_call
 from transformer_xl.check import finding
 from transformer_xl.config import schema
+from transformer_xl.processes import others
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import trained_model
 
 GONE = (
-  r"process 1 is gone \(ValueError: not what was saved in a second line\); the "
-  "same command in all processes continues from the last whole checkpoint."
+  "process 1 is gone; the same command in all processes continues from the "
+  "last whole checkpoint."
 )
 
 
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory):
+  """How processes end of which the second ends, by the way in which it does."""
+  return own_process.result("ended", tmp_path_factory.mktemp("ended"))
+
+
 @pytest.mark.slow
-def test_a_process_that_was_killed_is_missed_and_one_that_left_is_not(tmp_path):
-  first, *others = own_process.result("missing", tmp_path)
-  kept = "ValueError: not what was saved\nin a second line"
-  assert [first[0], *others] == [kept, [kept], [kept]]
-  text, seconds = first[1:]
-  assert text == "LostProcessError: " + GONE.replace("\\", "")
-  assert 3.0 < seconds < 6.0
+def test_a_process_that_is_killed_is_named_by_those_that_fail_and_that_wait(
+  ends,
+):
+  error, *statuses, last = ends["killed"]
+  assert error == f"LostProcessError: {GONE}"
+  assert statuses == [-signal.SIGKILL, 1]
+  assert last == f"error: {GONE}"
+
+
+@pytest.mark.slow
+def test_a_mistake_of_one_process_ends_all_with_its_line_and_status(ends):
+  error, *statuses, last = ends["mistaken"]
+  text = "process 1 ended: a file is missing"
+  assert error == f"LostProcessError: {text}"
+  assert statuses == [2, 2]
+  assert last == f"error: {text}"
+
+
+@pytest.mark.slow
+def test_a_process_that_has_finished_is_not_missed(ends):
+  error, *statuses, last = ends["finished"]
+  kept = "ValueError: not what was saved"
+  assert error == f"{kept}\nin a second line"
+  # The first process fails, and ends the others.
+  assert statuses == [3, 3]
+  assert last == f"error: process 0 ended: {kept} in a second line"
 
 
 @pytest.fixture
 def lost(monkeypatch):
   """Process 1 is gone."""
-  monkeypatch.setattr(roll_call, "missing", lambda: [1])
+
+  class Member:
+    """Has heard of it."""
+
+    def news(self, seconds):
+      return errors.LostProcessError(GONE)
+
+  monkeypatch.setattr(others, "_member", Member())
 
 
 def fail(*_, **__):
@@ -87,13 +120,13 @@ def test_a_check_is_not_failed_by_a_process_that_is_gone(lost):
 def test_a_mistake_and_a_bug_stay_what_they_are(monkeypatch, lost):
   with (
     pytest.raises(errors.UserError, match="a mistake"),
-    roll_call.on_failure(),
+    others.on_failure(),
   ):
     raise errors.UserError("a mistake")
-  monkeypatch.setattr(roll_call, "missing", list)
+  monkeypatch.setattr(others, "_member", None)
   with (
     pytest.raises(ValueError, match="not what was saved"),
-    roll_call.on_failure(),
+    others.on_failure(),
   ):
     fail()
 
@@ -113,7 +146,7 @@ def test_a_save_is_not_waited_for_without_a_process_that_writes_a_part(
   with (
     pytest.raises(errors.LostProcessError),
     checkpoint.Checkpoints(str(tmp_path), options),
-    roll_call.on_failure(),
+    others.on_failure(),
   ):
     fail()
   assert not closed
