@@ -11,6 +11,7 @@ import pytest
 
 import transformer_xl
 from tests import corpus
+from tests import kinds
 from tests import saved_runs
 from transformer_xl.importers import export_run
 from transformer_xl.training import loop
@@ -30,6 +31,7 @@ LENGTHS = {
   "model.dropout_rate": 0.1,
 }
 # Random models, with every option in one of them.
+ROTATING, SLOPING = kinds.encoding(rotates=True), kinds.sloping()
 MODELS = {
   "defaults": {"kind": "byte"},
   "pre-norm, clamp, zeros": {
@@ -63,16 +65,16 @@ MODELS = {
     "model.project_equal_width": False,
     "model.tie_projections": "all",
   },
-  "rope": {
+  ROTATING: {
     "kind": "byte",
-    "model.encoding": "rope",
-    "model.rope.position_scale": 0.5,
+    "model.encoding": ROTATING,
+    f"model.{ROTATING}.position_scale": 0.5,
     "model.pre_norm": True,
   },
-  "alibi": {"kind": "byte", "model.encoding": "alibi", "model.num_heads": 3},
+  SLOPING: {"kind": "byte", "model.encoding": SLOPING, "model.num_heads": 3},
   "block of today": {
     "kind": "subword",
-    "model.encoding": "rope",
+    "model.encoding": ROTATING,
     "model.pre_norm": True,
     "model.norm": "rms",
     "model.final_norm": True,
@@ -94,7 +96,7 @@ MODELS = {
   },
   "pre-norm with a final layer norm": {
     "kind": "word",
-    "model.encoding": "alibi",
+    "model.encoding": SLOPING,
     "model.pre_norm": True,
     "model.memory_start": "zeros",
     "model.final_norm": True,
@@ -246,7 +248,7 @@ LONG = {"mem_len": 64}
 
 @pytest.mark.parametrize(
   "name",
-  ["defaults", "narrower clusters, window of PyTorch", "rope", "alibi"],
+  ["defaults", "narrower clusters, window of PyTorch", ROTATING, SLOPING],
 )
 @pytest.mark.parametrize("negative", [[[5, 3, 2, 4, 1]], None])
 @torch.no_grad()
@@ -465,7 +467,9 @@ def test_results_have_the_form_that_was_asked_for(exported):
   assert stateless(IDS).mems is None
 
 
-@pytest.mark.parametrize("name", ["defaults", "pre-norm, clamp, zeros", "rope"])
+@pytest.mark.parametrize(
+  "name", ["defaults", "pre-norm, clamp, zeros", ROTATING]
+)
 @torch.no_grad()
 def test_states_and_weights_are_those_that_the_model_reads(exported, name):
   model = loaded(exported(name))
@@ -562,7 +566,7 @@ def test_an_adapter_of_a_shared_table_is_refused(exported):
     model(IDS)
 
 
-@pytest.mark.parametrize("name", ["rope", "pre-norm, clamp, zeros"])
+@pytest.mark.parametrize("name", [ROTATING, "pre-norm, clamp, zeros"])
 @torch.no_grad()
 def test_it_is_one_graph(exported, name):
   """Also with padding, whose checks read values."""
@@ -670,18 +674,18 @@ def test_the_tokenizer_is_ours(exported, name, monkeypatch):
 
 
 def test_what_is_tuned_in_pytorch_comes_back(exported, tmp_path):
-  model = loaded(exported("rope"))
+  model = loaded(exported(ROTATING))
   with torch.no_grad():
     for values in model.parameters():
       values.mul_(0.9)
   folder = tmp_path / "tuned"
   model.save_pretrained(folder)
-  shutil.copytree(exported("rope") / "vocabulary", folder / "vocabulary")
+  shutil.copytree(exported(ROTATING) / "vocabulary", folder / "vocabulary")
   assert {"modeling_transformer_xl.py"} < {one.name for one in folder.iterdir()}
   ours = transformer_xl.load(folder)
   text = text_for(ours, 12)
   assert difference(loaded(folder), ours, text) < TOLERANCE
-  old = transformer_xl.load(exported("rope"))
+  old = transformer_xl.load(exported(ROTATING))
   assert difference(model, old, text) > 100 * TOLERANCE
 
 
