@@ -85,28 +85,28 @@ def test_penalties_fall_to_zero_at_the_query():
 
 @pytest.mark.parametrize("form", cases.FORMS)
 @pytest.mark.parametrize(
-  ("sizes", "encoding"),
+  ("sizes", "terms"),
   [
     # Lanes, queries, remembered, heads and the width of a head.
-    ((2, 1, 0, 2, 4), "relative"),
-    ((2, 3, 7, 2, 4), "relative"),
-    ((1, 5, 2, 3, 4), "relative"),
-    ((1, 130, 6, 1, 4), "relative"),  # In two blocks.
-    ((2, 4, 4, 2, 4), "shaw"),
-    ((2, 3, 7, 2, 4), "alibi"),
+    ((2, 1, 0, 2, 4), "biased keys"),
+    ((2, 3, 7, 2, 4), "biased keys"),
+    ((1, 5, 2, 3, 4), "biased keys"),
+    ((1, 130, 6, 1, 4), "biased keys"),  # In two blocks.
+    ((2, 4, 4, 2, 4), "keys"),
+    ((2, 3, 7, 2, 4), "slopes"),
     ((2, 3, 7, 2, 4), "none"),
   ],
 )
-def test_attention_equals_the_loops(form, sizes, encoding):
-  arrays = cases.arguments(*sizes, encoding=encoding)
+def test_attention_equals_the_loops(form, sizes, terms):
+  arrays = cases.arguments(*sizes, terms=terms)
   actual = cases.values(form, arrays)
   nothing = jnp.zeros(arrays["query"].shape[2:])
-  terms = cases.arguments(*sizes) | {
+  every = cases.arguments(*sizes) | {
     "position_key": jnp.zeros(arrays["key"].shape[1:]),
     "content_bias": nothing,
     "position_bias": nothing,
   }
-  wide = {name: np.float64(array) for name, array in (terms | arrays).items()}
+  wide = {name: np.float64(array) for name, array in (every | arrays).items()}
   for lane, values in enumerate(actual):
     expected = oracle.attention(
       *(wide[name][lane] for name in ("query", "key", "value")),
