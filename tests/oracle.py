@@ -56,10 +56,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests import oracles
-from tests.oracles import alibi
-from tests.oracles import block_recurrent
-from tests.oracles import memorizing
-from tests.oracles import rope
+from tests.oracles import heads as heads_lib
 from transformer_xl.conformance.equations import attention
 from transformer_xl.conformance.equations import softmax as softmax_equations
 
@@ -93,11 +90,9 @@ def start(config, *, batch_size: int, mem_len: int) -> list[Lane]:
 
 
 def _empty(config, layer: Layer) -> Any:
-  recurrence = oracles.recurrence(layer.mixer)
-  if recurrence is not None:
-    return recurrence.start(config)
-  if layer.mixer == "block_recurrent":
-    return block_recurrent.Past(np.zeros((0, config.model_dim)), None, 0)
+  equations = oracles.of(layer.mixer)
+  if hasattr(equations, "start"):
+    return equations.start(config)
   count = layer.mem_len if config.memory_start == "zeros" else 0
   return np.zeros((count, config.model_dim))
 
@@ -109,7 +104,8 @@ def _layers(config, mem_len: int, *, same_length: bool) -> list[Layer]:
     entry = config.layers[index % len(config.layers)]
     mixer, _, limit = entry.partition(":")
     own = min(mem_len, int(limit)) if limit else mem_len
-    slots = config.compressive.slots if mixer == "compressive" and own else 0
+    count_slots = oracles.get(mixer, "slots")
+    slots = count_slots(config) if count_slots and own else 0
     window = math.inf
     if same_length and own + slots:
       fewer = 1 if config.same_length_window == "mem_len" else 0
@@ -132,8 +128,8 @@ def segment(
 ) -> tuple[np.ndarray, list[Lane]]:
   """Log-probabilities [B, T, V] of each next token, and the next memory.
 
-  Compressive layers hold `waiting` more states, which are not enough for
-  another slot.
+  Layers with slots hold `waiting` more states, which are not enough for another
+  slot.
   """
   tokens = np.asarray(tokens)
   if resets is None:
@@ -152,6 +148,12 @@ def segment(
   return np.stack([lane[0] for lane in lanes]), [lane[1] for lane in lanes]
 
 
+def waiting(config, num_read: int) -> int:
+  """How many states wait in memory until there are enough for another slot."""
+  found = (oracles.get(name, "waiting") for name in config.mixers)
+  return max((count(config, num_read) for count in found if count), default=0)
+
+
 def _read_documents(reader: Reader, tokens, resets, lane: Lane):
   """A reset is nothing but a cut, after which memory is that of the start."""
   cuts = [0, *[int(cut) for cut in np.flatnonzero(resets) if cut], len(tokens)]
@@ -168,15 +170,16 @@ def _read(reader: Reader, tokens, lane: Lane, begin: int):
   """Tokens from position `begin` of the segment on."""
   hidden = embed(reader.params, reader.config, tokens)
   places = range(begin, begin + len(tokens))
-  if reader.config.encoding == "absolute":
-    width = reader.config.model_dim
-    hidden = hidden + [encoding(place, width, 0) for place in places]
+  encoding = oracles.of(reader.config.encoding)
+  if hasattr(encoding, "embedded"):
+    hidden = hidden + [
+      encoding.embedded(reader.config, place) for place in places
+    ]
   next_lane = []
   for index, past in enumerate(lane):
     params = _layer_params(reader, index)
-    if reader.config.encoding == "absolute_per_layer":
-      vectors = params["positions"]
-      hidden = hidden + np.stack([vectors[place] for place in places])
+    if hasattr(encoding, "added"):
+      hidden = hidden + [encoding.added(params, place) for place in places]
     hidden, after = _block(reader, reader.layers[index], params, hidden, past)
     next_lane.append(after)
   if reader.config.final_norm:
@@ -191,30 +194,10 @@ def _layer_params(reader: Reader, index: int) -> dict:
 
 
 def _remembered(reader: Reader, layer: Layer, own: dict, past) -> np.ndarray:
-  """Memory behind the slots of whole blocks before it, newest blocks last."""
-  rate = reader.config.compressive.rate
-  end = max(len(past) - layer.mem_len, 0)
-  rows = [*past[end:]]
-  for _ in range(layer.slots):
-    if end >= rate:
-      rows.insert(0, _compressed(reader, own, past[end - rate : end]))
-      end -= rate
-  return np.array(rows).reshape(-1, reader.config.model_dim)
-
-
-def _compressed(reader: Reader, own: dict, block) -> np.ndarray:
-  """One slot [D] of a block [c, D] (Rae et al. 2020, section 3.2)."""
-  function = reader.config.compressive.function
-  columns = list(block.T)
-  if function == "mean":
-    return np.array([sum(column) / len(block) for column in columns])
-  if function == "max":
-    return np.array([max(column) for column in columns])
-  slot = own["compression"]["bias"]
-  matrices = np.split(own["compression"]["kernel"], len(block))
-  for state, matrix in zip(block, matrices, strict=True):
-    slot = slot + state @ matrix
-  return slot
+  """What a layer has before the segment, oldest first."""
+  if layer.slots:
+    return oracles.of(layer.mixer).remembered(reader.config, own, past, layer)
+  return past[max(len(past) - layer.mem_len, 0) :]
 
 
 def embed(params, config, tokens) -> np.ndarray:
@@ -228,15 +211,6 @@ def embed(params, config, tokens) -> np.ndarray:
     projection = params["embedding"].get(f"projection_{name}")
     rows.append(vector if projection is None else vector @ projection)
   return np.stack(rows) * math.sqrt(config.model_dim)
-
-
-def encoding(distance: int, model_dim: int, clamp_len: int) -> np.ndarray:
-  """sin and then cos of distance * 10000^(-2k/D), [D]."""
-  if clamp_len > 0:
-    distance = min(distance, clamp_len)
-  half = range(model_dim // 2)
-  angles = [distance * 10000 ** (-2 * k / model_dim) for k in half]
-  return np.array([math.sin(a) for a in angles] + [math.cos(a) for a in angles])
 
 
 def log_probs(params, config, hidden) -> np.ndarray:
@@ -286,38 +260,33 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
 
   def mix(normalise):
     own = params[layer.mixer]
-    recurrence = oracles.recurrence(layer.mixer)
-    if recurrence is not None:
+    equations = oracles.of(layer.mixer)
+    if hasattr(equations, "read"):
       rows = normalise(hidden)
-      mixed, after = recurrence.read(reader.config, own, rows, past)
-      start = recurrence.start(reader.config)
+      mixed, after = equations.read(reader.config, own, rows, past)
+      start = equations.start(reader.config)
       return mixed, after if layer.mem_len else start
-    written = None
+    beside = None
     held = past
-    if layer.mixer == "block_recurrent":
-      held = past.states
-      written = block_recurrent.written(
+    if hasattr(equations, "Beside"):
+      beside = equations.Beside(
         reader.config,
         own,
         past,
-        normalise(held),
-        lambda rows: _norm(reader.config, rows, own["vector_norm"]),
+        normalise,
+        lambda rows, params: _norm(reader.config, rows, params),
       )
+      held = beside.past
     states = np.concatenate([held, hidden])
     first = 0 if layer.slots else max(len(states) - layer.mem_len, 0)
     remembered = _remembered(reader, layer, own, held)
     context = normalise(np.concatenate([remembered, hidden]))
     mixed = _attend(reader, layer, own, context, len(remembered))
-    if written is not None:
-      rows = context[len(remembered) :]
-      names = _norm(reader.config, written, own["vector_norm"]) + own["vectors"]
-      mixed = mixed + block_recurrent.attend(
-        reader.config, own, "read", rows, names
-      )
-    if layer.mixer == "block_recurrent":
-      newest = len(hidden) if layer.mem_len else 0
-      return mixed, block_recurrent.Past(states[first:], written, newest)
-    return mixed, states[first:]
+    if beside is None:
+      return mixed, states[first:]
+    mixed = mixed + beside.read(context[len(remembered) :])
+    num_read = len(hidden) if layer.mem_len else 0
+    return mixed, beside.after(states[first:], num_read)
 
   if reader.config.pre_norm:
     mixed, after = mix(lambda rows: norm("mixer_norm", rows))
@@ -333,19 +302,15 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
 
 def _attend(reader: Reader, layer: Layer, own, context, remembered: int):
   config = reader.config
+  mixer = oracles.of(layer.mixer)
+  encoding = oracles.of(config.encoding)
   none = np.zeros((config.num_heads, config.head_dim))
-  biases = {"content_bias": none, "position_bias": none}
-  if config.encoding == "relative":
-    biases = own if config.untie_biases else reader.params
+  biases = none, none
+  if hasattr(encoding, "biases"):
+    biases = encoding.biases(config, own, reader.params, reader.clamp_len)
 
-  def heads(name, rows):
-    """Every group of heads of queries reads the same head of keys."""
-    projected = (rows @ own[name]).reshape(
-      *rows.shape[:-1], -1, config.head_dim
-    )
-    size = config.num_heads // projected.shape[-2]
-    sources = [head // size for head in range(config.num_heads)]
-    return projected[..., sources, :]
+  def heads(name):
+    return heads_lib.split(config, context @ own[name])
 
   def normalised(name, rows):
     if not config.qk_norm:
@@ -354,48 +319,34 @@ def _attend(reader: Reader, layer: Layer, own, context, remembered: int):
     root = np.sqrt(square + config.layer_norm_epsilon)
     return rows / root * own[f"{name}_scale"]
 
-  def position_key(distance):
-    row = encoding(distance, config.model_dim, reader.clamp_len)
-    if config.encoding == "relative":
-      return heads("position", row)
-    if config.encoding == "relative_tied":
-      return heads("key", row)
-    if config.encoding == "shaw":
-      row = own["distances"][min(distance, config.num_positions - 1)]
-      return row.reshape(none.shape)
-    return none
-
-  if config.encoding == "relative_tied":
-    bias = heads("query", encoding(0, config.model_dim, reader.clamp_len))
-    biases = {"content_bias": bias, "position_bias": bias}
-  retrieves = layer.mixer == "memorizing"
-  near = reader.config.memorizing.window if retrieves else math.inf
-  position_keys = [position_key(distance) for distance in range(len(context))]
-  query = normalised("query", heads("query", context))
-  key = normalised("key", heads("key", context))
+  position_keys = [none] * len(context)
+  if hasattr(encoding, "distance_key"):
+    position_keys = [
+      encoding.distance_key(config, own, distance, reader.clamp_len)
+      for distance in range(len(context))
+    ]
+  query = normalised("query", heads("query"))
+  key = normalised("key", heads("key"))
+  value = heads("value")
   plain = query, key
-  slopes = np.zeros(config.num_heads)
-  if config.encoding == "rope":
-    places = [config.rope.position_scale * i for i in range(len(context))]
-    query, key = (rope.rotated(rows, places) for rows in (query, key))
-  if config.encoding == "alibi":
-    count = config.num_heads
-    slopes = np.array([alibi.slope(h, count) for h in range(count)])
+  if hasattr(encoding, "placed"):
+    query, key = (encoding.placed(config, rows) for rows in (query, key))
+  near = mixer.near(config) if hasattr(mixer, "near") else math.inf
+  reach = min(layer.window, near)
   inputs = {
     "query": query[None, remembered:],
     "key": key[None],
-    "value": heads("value", context)[None],
-    "reach": np.full((1, len(context) - remembered), min(layer.window, near)),
+    "value": value[None],
+    "reach": np.full((1, len(context) - remembered), reach),
     "position_key": np.stack(position_keys[::-1]),
-    "content_bias": biases["content_bias"],
-    "position_bias": biases["position_bias"],
-    "slopes": slopes,
+    "content_bias": biases[0],
+    "position_bias": biases[1],
   }
+  if hasattr(encoding, "slopes"):
+    inputs["slopes"] = np.array(encoding.slopes(config))
   (values,) = attention.attention(inputs)["values"]
-  if retrieves:
-    values = memorizing.mix(
-      config, own, values, *plain, heads("value", context), window=layer.window
-    )
+  if hasattr(mixer, "mix"):
+    values = mixer.mix(config, own, values, *plain, value, window=layer.window)
   return values.reshape(len(values), -1) @ own["output"]
 
 

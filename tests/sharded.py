@@ -18,6 +18,7 @@ import numpy as np
 
 from tests import comparison
 from tests import corpus
+from tests import kinds
 from tests.analysis import runs
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
@@ -52,15 +53,15 @@ CONFIG = {
   "train.clip_norm": 0.25,
   "train.learning_rate": 0.5,
 }
-COMPRESSED = {
-  "model.layers": ("compressive",),
-  "model.compressive.function": "conv",
-  "model.compressive.rate": 2,
-  "model.compressive.slots": 6,
-}
+COMPRESSED = kinds.model(kinds.compressing(), num_tokens=20)
 MIXERS = {
   "model.num_layers": 4,
-  "model.layers": ("attention", "delta", "memorizing", "block_recurrent"),
+  "model.layers": (
+    "attention",
+    kinds.mixer(attends=False),
+    kinds.mixer(has_gradient_to_memory=False),
+    kinds.mixer(writes_segments=True),
+  ),
 }
 MIXED = (2, 2, 2)
 MESHES = {

@@ -221,6 +221,44 @@ def test_tests_mirror_the_package():
   assert all((ROOT / "tests" / name).is_dir() for name in rooms)
 
 
+def named(path):
+  """Words of a file's strings and identifiers, docstrings left out."""
+  tree = ast.parse(path.read_text("utf-8"))
+  texts = [ast.get_docstring(tree, clean=False)]
+  for node in ast.walk(tree):
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+      texts.append(ast.get_docstring(node, clean=False))
+  docstrings = set(filter(None, texts))
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Constant) and node.value not in docstrings:
+      yield from re.findall(r"\w+", str(node.value))
+    for field in ("id", "attr", "name", "arg", "module"):
+      value = getattr(node, field, None)
+      if isinstance(value, str):
+        yield from value.split(".")
+
+
+def test_only_its_own_tests_know_a_mixer_or_an_encoding_by_name():
+  """Others ask `tests/kinds.py`. The usual ones are words of other things."""
+  usual = ("attention", "relative", "relative_tied", "absolute", "none")
+  names = {
+    name
+    for folder in ("mixers", "encodings")
+    for path in (ROOT / PACKAGE / "model" / folder).glob("*.py")
+    for name in re.findall(r'register\("(\w+)"\)', path.read_text("utf-8"))
+    if name not in ("name", *usual)
+  }
+  assert len(names) > 8
+  found = {name: [] for name in names}
+  for path in sorted((ROOT / "tests").rglob("*.py")):
+    text = path.read_text("utf-8").lower()
+    if any(name in text for name in names):  # Parsing takes longer.
+      for name in names.intersection(named(path)):
+        found[name].append(path.relative_to(ROOT).as_posix())
+  too_many = {name: paths for name, paths in found.items() if len(paths) > 4}
+  assert not too_many
+
+
 def write(root, files):
   for name, text in files.items():
     path = root / name

@@ -13,6 +13,7 @@ import pytest
 
 from tests import corpus
 from tests import extensions
+from tests import kinds
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +55,7 @@ def folder(tmp_path_factory):
   changed = files["my_memory.py"] + "\n# Changed.\n"
   (result / "changed/my_memory.py").write_text(changed)
   (result / "broken.py").write_text("import json\n\nundefined\n")
-  taken = files["my_memory.py"].replace('"ema"', '"lstm"')
+  taken = files["my_memory.py"].replace('"ema"', f'"{kinds.recurrent()}"')
   (result / "taken.py").write_text(taken)
   plain = files["my_memory.py"].replace('extend.field(0.9, "in (0, 1)")', "0.9")
   (result / "plain.py").write_text(plain)
@@ -206,7 +207,7 @@ def test_help_knows_the_fields(results):
     ("no file", 2, "--extensions=my_memor.py: there is no such file"),
     ("no module", 2, "No module named 'my_memor'; name a module that Python"),
     ("broken", 2, "broken.py, line 3: NameError: name 'undefined' is not def"),
-    ("taken", 2, "there is a mixer 'lstm' already"),
+    ("taken", 2, f"there is a mixer '{kinds.recurrent()}' already"),
     ("plain", 2, "declares decay without a rule: write decay: TYPE = extend"),
   ],
 )

@@ -11,6 +11,7 @@ import typing
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl import main
@@ -23,7 +24,10 @@ SHORT = {
   "analysis.speed_lens": (4,),
   "analysis.attention_lens": (8,),
 }
-POSITIONS = {"model.encoding": "absolute_per_layer", "model.num_positions": 8}
+POSITIONS = {
+  "model.encoding": kinds.learned(counts_from_segment=True),
+  "model.num_positions": 8,
+}
 NO_RUN = "nowhere has no config.json"
 
 # A mode, settings with which it cannot run, and what it says.
@@ -43,7 +47,7 @@ CASES = [
   ("recl", {"analysis.group": ("empty",)}, "there are no checkpoints in empty"),
   ("attention", {"analysis.num_tokens": 20}, "the text has 21 tokens"),
   ("attention", {"eval.mem_len": (0,)}, "there is no memory to pay attention"),
-  ("eval_speed", {"model.layers": ("lstm",)}, "needs attention"),
+  ("eval_speed", {"model.layers": (kinds.recurrent(),)}, "needs attention"),
   ("eval_speed", POSITIONS | {"analysis.speed_lens": (9,)}, "a segment of 9"),
   ("ablation", {"analysis.rows": ("recurrent",)}, "which is not a row"),
   (

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import transformer_xl
+from tests import kinds
 from tests import saved_runs
 from tests import tiny
 from transformer_xl.config import load as load_lib
@@ -202,7 +203,11 @@ def test_an_embedding_is_the_mean_of_the_hidden_states(model):
   ("fields", "mem_len"),
   [
     ({}, 40),
-    pytest.param({"model.encoding": "rope"}, 6, marks=pytest.mark.rest),
+    pytest.param(
+      {"model.encoding": kinds.encoding(rotates=True)},
+      6,
+      marks=pytest.mark.rest,
+    ),
     ({"model.layers": ("attention:5", "attention")}, 9),
   ],
 )
@@ -245,26 +250,8 @@ def test_attention_of_layers_that_all_forget_early(tmp_path, text):
   assert found[:, :, seen].min() > 0
 
 
-def test_attention_to_tokens_that_wait_to_be_compressed_is_shown(tmp_path):
-  fields = {
-    "model.layers": ("compressive",),
-    "model.compressive.rate": 4,
-    "model.compressive.slots": 2,
-  }
-  folder = saved_runs.write(tmp_path, **FIELDS, **fields)
-  model = transformer_xl.load(folder, mem_len=4, segment_len=5)
-  found = model.attention(LONG, layers=(1, 2)).weights
-  # After 5 tokens, the first has left memory and waits for 3 others.
-  np.testing.assert_allclose(found[:, :, :10].sum(-1), 1, rtol=1e-5)
-  assert found[:, :, 5:10, 0].min() > 0
-  # After 10 tokens, the first slot has 4, and 2 wait.
-  assert found[:, :, 10:15, :4].max() == 0
-  assert found[:, :, 10:15, 4:6].min() > 0
-  assert found[:, :, 10:15].sum(-1).max() < 1
-
-
 def test_attention_of_layers_that_do_not_attend_is_refused(tmp_path):
-  layers = {"model.layers": ("lstm", "attention")}
+  layers = {"model.layers": (kinds.recurrent(), "attention")}
   folder = saved_runs.write(tmp_path, **FIELDS, **layers)
   model = transformer_xl.load(folder, **LENGTHS)
   assert model.attention("abc", layers=(2,)).weights.shape == (1, 2, 3, 3)
@@ -295,7 +282,9 @@ def test_next_tokens_are_the_likeliest(model):
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize("layers", [("attention",), ("lstm", "attention")])
+@pytest.mark.parametrize(
+  "layers", [("attention",), (kinds.recurrent(), "attention")]
+)
 def test_steps_read_a_stream_in_any_pieces(tmp_path, layers):
   folder = saved_runs.write(tmp_path, **FIELDS, **{"model.layers": layers})
   model = transformer_xl.load(folder, **LENGTHS)

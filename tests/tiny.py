@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from tests import kinds
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.experiments import base
 from transformer_xl.model import network
@@ -21,14 +23,14 @@ MODEL = {
   "model_dim": 8,
   "num_heads": 2,
   "head_dim": 4,
-  "delta.key_dim": 4,  # Shorter keys may be almost 0, and then round badly.
-  "delta.value_dim": 5,
-  "block_recurrent.num_vectors": 3,
-  "memorizing.window": 2,
-  "memorizing.top_k": 4,
   "ff_dim": 12,
   "dropout_rate": 0.0,
   "scan_unroll": 1,  # It compiles faster.
+  **{
+    field: value
+    for name in registry.mixers
+    for field, value in kinds.own_fields(name).items()
+  },
 }
 
 # For what is compared to the bit: with the loops that tests/conftest.py prefers

@@ -5,12 +5,15 @@ import json
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl.analysis import ablation
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import variants
+
+ROTATING = f"recurrent-{kinds.encoding(rotates=True)}-all"
 
 
 def an_ablation(data_dir, workdir, *rows, **updates):
@@ -52,20 +55,24 @@ def test_rows_of_the_ablation_are_trained_and_tabulated(data_dir, tmp_path):
   [
     (["recurrent"], {}, "which is not a row; rows are"),
     (["recurrent-other-all"], {}, "which is not a row; rows are"),
-    (["recurrent-shaw-all"], {"train.mem_len": 0}, "has no recurrence with"),
+    (
+      [f"recurrent-{kinds.learned()}-all"],
+      {"train.mem_len": 0},
+      "has no recurrence with",
+    ),
     (
       ["segment-relative-all"],
       {"train.segment_len": 160},
       "a window of 160 tokens is longer than the 149 pairs of test; set a",
     ),
     (
-      ["segment-absolute_per_layer-all"],
+      [f"segment-{kinds.learned(counts_from_segment=True)}-all"],
       {"model.num_positions": 7},
       "has learned 7 positions",
     ),
     (
       ["recurrent-relative-all"],
-      {"model.layers": ("compressive",)},
+      {"model.layers": (kinds.compressing(),)},
       "--mode=ablation states how far a model attends",
     ),
     (
@@ -79,7 +86,7 @@ def test_an_ablation_that_cannot_be_is_one_line_before_the_first_update(
   data_dir, tmp_path, trained, rows, updates, text
 ):
   with pytest.raises(errors.UserError, match=text):
-    an_ablation(data_dir, tmp_path, "recurrent-rope-all", *rows, **updates)
+    an_ablation(data_dir, tmp_path, ROTATING, *rows, **updates)
   assert not trained
 
 
@@ -95,7 +102,7 @@ def test_the_mean_of_seeds_stands_with_half_their_range(
   trained.loss = lambda config: 2.6 if config.seed else 3.0
   seeds = {"analysis.seeds": (0, 3), "train.clamp_len": 9}
   (first,) = an_ablation(
-    data_dir, tmp_path, "recurrent-rope-all", **seeds, **{"model.head_dim": 4}
+    data_dir, tmp_path, ROTATING, **seeds, **{"model.head_dim": 4}
   )["rows"]
   assert first["init"]["nll"] == pytest.approx(2.8)
   assert first["spread"] == pytest.approx(0.4)

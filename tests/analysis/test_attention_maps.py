@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from tests import kinds
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl.analysis import attention_maps
@@ -29,7 +30,7 @@ def test_the_widest_heads_have_the_largest_distances():
   assert attention_maps.widest(profile) == [(0, 1), (1, 1), (0, 0)]
 
 
-SLOTS = {"model.layers": ("compressive",), "model.compressive.rate": 3}
+SLOTS = kinds.model(kinds.compressing())
 
 
 @pytest.mark.some(1)

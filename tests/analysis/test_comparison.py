@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
@@ -259,7 +260,8 @@ def test_the_test_split_is_not_read_unless_asked(data_dir, tmp_path, trained):
     (
       (
         "a: ",
-        "b: model.encoding=absolute_per_layer; model.num_positions=8; "
+        f"b: model.encoding={kinds.learned(counts_from_segment=True)}; "
+        "model.num_positions=8; "
         "eval.segment_len=9",
       ),
       {},
@@ -314,16 +316,17 @@ def test_what_is_not_a_variant_is_one_line(text):
 
 
 def test_values_are_literals_or_words():
+  rotating, recurrent = kinds.encoding(rotates=True), kinds.recurrent()
   variant = variants.parse(
-    "a-1: model.encoding=rope; train.mem_len=3 ;"
-    "model.layers=('lstm', 'attention'); train.same_length=True"
+    f"a-1: model.encoding={rotating}; train.mem_len=3 ;"
+    f"model.layers=('{recurrent}', 'attention'); train.same_length=True"
   )
   assert variant == (
     "a-1",
     {
-      "model.encoding": "rope",
+      "model.encoding": rotating,
       "train.mem_len": 3,
-      "model.layers": ("lstm", "attention"),
+      "model.layers": (recurrent, "attention"),
       "train.same_length": True,
     },
   )

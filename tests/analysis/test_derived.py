@@ -15,12 +15,15 @@ import operator
 import numpy as np
 import pytest
 
+from tests import kinds
+from tests import oracles
 from tests.analysis import test_vanilla
 from tests.config import test_experiments
 from transformer_xl.analysis import ablation
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
 from transformer_xl.model import visibility
@@ -34,12 +37,13 @@ NUM_SEGMENTS = test_vanilla.NUM_SEGMENTS
 # What decides how text is read. All else is that of a tiny model.
 KEPT = (
   *("model.layers", "model.encoding", "model.untie_biases", "model.pre_norm"),
+  *("model.memory_start", "model.same_length_window"),
+  *("model.remat", "data.reset_at_documents"),
   *(
-    "model.rope.position_scale",
-    "model.memory_start",
-    "model.same_length_window",
+    f"model.{name}.{field}"
+    for name in (*registry.mixers, *registry.encodings)
+    for field in oracles.get(name, "NO_SIZES", ())
   ),
-  *("model.compressive.function", "model.remat", "data.reset_at_documents"),
   *("train.gradient_segments", "train.same_length", "train.loss_on"),
   *("train.accumulation_steps", "eval.same_length"),
 )
@@ -70,8 +74,12 @@ def reduced(
   num_steps = LANES * SEGMENT * NUM_SEGMENTS // per_update
   values |= {
     "model.num_layers": max(2, len(config.model.layers)),
-    "model.compressive.rate": 2,
-    "model.compressive.slots": 4,
+    **{
+      f"model.{field}": value
+      for name in registry.mixers
+      for field, value in kinds.own_fields(name).items()
+      if f"model.{field}" not in KEPT
+    },
     "train.segment_len": segment_len,
     "train.num_steps": num_steps,
     "train.eval_every_steps": num_steps,
@@ -182,6 +190,6 @@ def windows(group, mem_len):
 
 def test_one_of_each_kind_is_tried():
   assert {*SOME} <= {*derivations()}
-  kinds = ("smaller plan", "row recurrent", "row segment", "equal memory")
-  for kind in (*kinds, "variant lstm"):
+  derived = ("smaller plan", "row recurrent", "row segment", "equal memory")
+  for kind in (*derived, f"variant {kinds.recurrent()}"):
     assert any(name.startswith(kind) for name in derivations())

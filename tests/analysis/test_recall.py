@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests import oracle
+from tests import oracles
 from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
@@ -99,12 +101,10 @@ def test_the_end_of_a_curve_is_where_it_first_falls_below_a_half():
     assert recall.answers_up_to(result, {"accuracy": accuracy}) == expected
 
 
+COMPRESSING = kinds.compressing()
 COMPRESSED = {
-  "model.layers": ("compressive",),
-  "model.compressive.function": "mean",
-  "model.compressive.rate": 5,
-  "model.compressive.slots": 2,
-  "train.segment_len": 10,  # A multiple of the rate.
+  **oracles.get(COMPRESSING, "WHOLE_SLOTS"),
+  "train.segment_len": 10,  # They fill whole slots.
 }
 
 
@@ -158,7 +158,7 @@ LONGER = {"eval.same_length": True}  # One key more: the token itself.
     (WINDOW, 0, 4),
     (LIMITS | LONGER, 8, 3 + 8),
     ({"eval.context_len": 3}, 0, 3 + 4),
-    ({"model.layers": ("lstm", "attention")}, 1, None),
+    ({"model.layers": (kinds.recurrent(), "attention")}, 1, None),
     (COMPRESSED | LONGER, 4, None),
   ],
 )
@@ -208,8 +208,8 @@ def test_runs_are_compared_with_their_own_memories(data, tmp_path):
   curves = [(one["name"], one["mem_len"]) for one in result["curves"]]
   assert curves == [("a", 4), ("a", 0), ("b", 8)]
   memories = [
-    "4 in layers compressive (function mean, rate 5, slots 2)",
-    "0 in layers compressive",
+    f"4 in layers {COMPRESSING} (function mean, rate 5, slots 2)",
+    f"0 in layers {COMPRESSING}",
     "8 in layers attention:3,attention",
   ]
   _, labels = recall.draw(result).axes[0].get_legend_handles_labels()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import corpus
+from tests import kinds
 from tests import oracle
 from tests import tiny
 from tests.analysis import runs
@@ -22,7 +23,11 @@ from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.workdir import trained_model
 
-LSTM = {"model.layers": ("lstm",), "train.mem_len": 1, "eval.mem_len": (1,)}
+RECURRENT = {
+  "model.layers": (kinds.recurrent(),),
+  "train.mem_len": 1,
+  "eval.mem_len": (1,),
+}
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 
 
@@ -113,8 +118,11 @@ def tokens_of(config):
   [
     ({"model.encoding": "relative"}, 5),
     ({"model.encoding": "absolute"}, 8),
-    (LSTM, 5),
-    (LSTM | {"model.layers": ("qrnn", "attention")}, 5),
+    (RECURRENT, 5),
+    *(
+      (RECURRENT | {"model.layers": (name, "attention")}, 5)
+      for name in kinds.mixers(attends=False, Fields=None)[1:]
+    ),
   ],
 )
 def test_losses_are_those_of_single_tokens_with_a_truncated_context(
@@ -220,12 +228,12 @@ def test_runs_of_a_group_have_different_names(tmp_path):
 def test_a_group_is_compared_and_drawn(folder):
   twin = {"model.encoding": "absolute", "train.mem_len": 0}
   runs.write(f"{folder}/data", folder / "twin", **twin)
-  runs.write(f"{folder}/data", folder / "lstm", **LSTM)
+  runs.write(f"{folder}/data", folder / "recurrent", **RECURRENT)
   config = runs.write(
     f"{folder}/data",
     folder / "run",
     **{
-      "analysis.group": (f"{folder}/twin", f"{folder}/lstm"),
+      "analysis.group": (f"{folder}/twin", f"{folder}/recurrent"),
       "analysis.contexts": (2, 12, 3),
       "analysis.num_tokens": 60,
     },
@@ -233,7 +241,7 @@ def test_a_group_is_compared_and_drawn(folder):
   result = recl.run(config, f"{folder}/run")
   assert result["contexts"] == [2, 5, 8, 11]
   names = [model["name"] for model in result["models"]]
-  assert names == ["run", "twin", "lstm"]
+  assert names == ["run", "twin", "recurrent"]
   assert [entry["fraction"] for entry in result["recl"]] == [0.1, 0.5, 1.0]
   path = folder / "run" / "results"
   assert json.loads((path / "recl.json").read_text()) == result
@@ -252,7 +260,7 @@ def test_a_group_is_compared_and_drawn(folder):
       {
         "analysis.contexts": (16, 20, 4),
         "analysis.num_tokens": 20,
-        "model.encoding": "absolute_per_layer",
+        "model.encoding": kinds.learned(counts_from_segment=True),
         "model.num_positions": 8,
         "train.segment_len": 20,
       },

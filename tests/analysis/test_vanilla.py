@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests import own_process
 from tests import tiny
 from tests.config import test_experiments
@@ -180,10 +181,24 @@ def test_a_twin_has_the_size_of_its_experiment_and_the_lengths_of_training(
   [
     *({"encoding": name} for name in registry.encodings),
     {"untie_biases": True},
-    {"encoding": "shaw", "num_positions": 200, "cutoffs": (9,), "div_val": 2},
-    {"layers": ("compressive",), "compressive.rate": 3},
-    {"layers": ("attention:4", "attention"), "encoding": "rope"},
-    {"layers": ("lstm", "attention")},
+    {
+      "encoding": kinds.learned(),
+      "num_positions": 200,
+      "cutoffs": (9,),
+      "div_val": 2,
+    },
+    {
+      "layers": ("attention:4", "attention"),
+      "encoding": kinds.encoding(rotates=True),
+    },
+    *(
+      {
+        "layers": (name,)
+        if registry.mixers[name].attends
+        else (name, "attention")
+      }
+      for name in registry.mixers
+    ),
   ],
   ids=str,
 )

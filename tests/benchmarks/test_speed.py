@@ -11,6 +11,7 @@ from benchmarks import ours
 from benchmarks import side_by_side
 from benchmarks import speed
 from benchmarks import workload
+from tests import kinds
 from transformer_xl import errors
 from transformer_xl import hardware
 
@@ -53,7 +54,7 @@ def test_encodings_take_turns_and_make_a_table(monkeypatch):
     return run
 
   monkeypatch.setattr(ours, "make", make)
-  compared = ["relative", "rope"]
+  compared = ["relative", kinds.encoding(rotates=True)]
   results = [
     result
     for task in workload.TASKS
@@ -62,7 +63,8 @@ def test_encodings_take_turns_and_make_a_table(monkeypatch):
   assert turns == 3 * 2 * compared
   assert results[0]["times_as_long"] == 1
   rows = speed.table(results).splitlines()
-  assert [row.split(" | ")[0] for row in rows[2:]] == ["| relative", "| rope"]
+  first = [row.split(" | ")[0] for row in rows[2:]]
+  assert first == [f"| {name}" for name in compared]
   assert {row.count("|") for row in rows} == {8}
 
 

@@ -2,12 +2,17 @@
 
 import pytest
 
+from tests import kinds
 from tests import tiny
-from tests.config.test_rules import LSTM
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.config import rules
 from transformer_xl.experiments import base
+
+WITHOUT_ATTENTION = {"model.layers": (kinds.recurrent(),)}
+RETRIEVING = kinds.mixer(has_gradient_to_memory=False)
+IDLE = kinds.all_own_fields()[0]
 
 
 def command_error(mode="train", **updates):
@@ -46,8 +51,8 @@ def test_what_is_evaluated_with_fixed_parameters_adapts_to_nothing(
   [
     ("recl", {"eval.temperature": (3.0,)}),
     ("recall", {"eval.cache.size": 9}),
-    ("attention", LSTM),
-    ("ablation", {"model.layers": ("compressive",)}),
+    ("attention", WITHOUT_ATTENTION),
+    ("ablation", {"model.layers": (kinds.compressing(),)}),
     ("eval_speed", {"model.layers": ("attention:4",)}),
   ],
 )
@@ -89,12 +94,16 @@ NEEDED = [
   ({"train.init_checkpoint": "best"}, {"train.init_from": "run"}),
   ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
   (
-    {"train.adam_b2": 0.5, "train.optimizer": "sgd"},
-    {"train.optimizer": "lamb"},
-  ),
-  (
     {"train.adam_epsilon": 0.1, "train.optimizer": "sgd"},
     {"train.optimizer": "adam"},
+  ),
+  *(
+    (
+      {"train.adam_b2": 0.5, "train.optimizer": "sgd"},
+      {"train.optimizer": name},
+    )
+    for name, optimizer in registry.optimizers.items()
+    if "adam_b2" in optimizer.uses
   ),
   (
     {"train.min_learning_rate_ratio": 0.1, "train.schedule": "constant"},
@@ -113,14 +122,17 @@ NEEDED = [
     {"train.asgd_start_step": 50, "train.num_steps": 50},
     {"train.num_steps": 5000},
   ),
-  ({"model.num_positions": 9}, {"model.encoding": "shaw"}),
+  ({"model.num_positions": 9}, {"model.encoding": kinds.learned()}),
   (
-    {"model.attention_dropout_rate": 0.1, "model.layers": ("lstm",)},
-    {"model.layers": ("lstm", "attention")},
+    {"model.attention_dropout_rate": 0.1, **WITHOUT_ATTENTION},
+    {"model.layers": (kinds.recurrent(), "attention")},
   ),
   (
-    {"train.same_length": True, "model.layers": ("delta",)},
-    {"model.layers": ("memorizing",)},
+    {
+      "train.same_length": True,
+      "model.layers": (kinds.mixer(attends=False),),
+    },
+    {"model.layers": (RETRIEVING,)},
   ),
   ({"eval.dynamic.lanes": "shared"}, {"eval.dynamic.kind": "sgd"}),
   ({"eval.dynamic.learning_rate": (1.0,)}, {"eval.dynamic.kind": "sgd"}),
@@ -135,9 +147,9 @@ NEEDED = [
     {"generate.top_p": 0.5, "generate.temperature": 0.0},
     {"generate.temperature": 0.5},
   ),
-  (
-    {"model.memorizing.window": 9},
-    {"model.layers": ("memorizing", "attention")},
+  *(
+    ({field.path: field.values[0]}, field.model)
+    for field in kinds.all_own_fields()
   ),
 ]
 
@@ -156,7 +168,14 @@ def test_a_setting_without_effect_is_a_warning(useless, remedy, caplog):
   assert not caplog.messages
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+@pytest.mark.parametrize(
+  "schedule",
+  [
+    name
+    for name, schedule in registry.schedules.items()
+    if "decay_steps" in schedule.uses
+  ],
+)
 def test_updates_without_a_learning_rate_are_a_warning(schedule, caplog):
   fields = {
     "train.schedule": schedule,
@@ -178,10 +197,10 @@ def test_updates_without_a_learning_rate_are_a_warning(schedule, caplog):
 def test_variants_may_have_other_layers_and_encodings(caplog):
   config = changed(
     {
-      "model.layers": ("lstm",),
+      **WITHOUT_ATTENTION,
       "model.qk_norm": True,
       "model.num_positions": 9,
-      "model.memorizing.window": 9,
+      IDLE.path: IDLE.values[0],
     }
   )
   rules.check_command(config, "train")
@@ -224,6 +243,8 @@ def test_all_tokens_are_measured_where_all_count(mode):
 
 @pytest.mark.parametrize("mode", ["attention", "eval_speed", "ablation"])
 def test_modes_that_need_attention_are_refused(mode):
-  message = command_error(mode, **LSTM)
+  message = command_error(mode, **WITHOUT_ATTENTION)
   assert message.startswith(f"--mode={mode} needs attention")
-  rules.check_command(load.from_config_dict(tiny.config_dict(**LSTM)), "recl")
+  rules.check_command(
+    load.from_config_dict(tiny.config_dict(**WITHOUT_ATTENTION)), "recl"
+  )

@@ -16,6 +16,7 @@ import jax
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests.analysis import runs
 from tests.training import test_resume
 from transformer_xl import errors
@@ -60,23 +61,31 @@ SPIKY = {
 SGD = {"eval.dynamic.kind": "sgd"}
 CACHE = {"eval.cache.size": 9}
 WITHOUT_MEMORY = {"train.mem_len": 0}
-SLOTS = {
-  "model.layers": ("compressive",),
-  "model.compressive.function": "mean",
-  "model.compressive.rate": 2,
-}
-RETRIEVED = {"model.layers": ("memorizing",)}
-DELTA = {"model.layers": ("delta",)}
 AVERAGE = {"train.ema_decay": 0.5}
 # In a hardly trained model memory changes about one token in a thousand, and
 # all that follow it.
 LONG_SAMPLE = {"generate.num_tokens": 1500, "generate.temperature": 3.0}
 
+
+def own_fields():
+  """The fields of single mixers and encodings, each in a model that has it."""
+  fields = kinds.all_own_fields()
+  for field in fields:
+    others = {
+      other.path: other.values[1]
+      for other in fields
+      if other.model == field.model
+    }
+    even = {"model.head_dim": 4}
+    yield field.path, (field.values[0], field.model | even | others)
+
+
 # The value of a field, and what it needs beside it.
 CASES = {
+  **dict(own_fields()),
   "seed": (1, {}),
   "model.num_layers": (3, {}),
-  "model.layers": (("attention:3", "lstm"), DEEP),
+  "model.layers": (("attention:3", kinds.recurrent()), DEEP),
   "model.model_dim": (12, {}),
   "model.num_heads": (1, {}),
   "model.head_dim": (5, {}),
@@ -95,12 +104,8 @@ CASES = {
   "model.feed_forward": ("swiglu", {}),
   "model.qk_norm": (True, {}),
   "model.num_kv_heads": (1, {}),
-  "model.encoding": ("shaw", {}),
-  "model.num_positions": (3, {"model.encoding": "shaw"}),
-  "model.rope.position_scale": (
-    0.5,
-    {"model.encoding": "rope", "model.head_dim": 4},
-  ),
+  "model.encoding": (kinds.learned(), {}),
+  "model.num_positions": (3, {"model.encoding": kinds.learned()}),
   "model.dropout_rate": (0.2, {}),
   "model.input_dropout_rate": (0.2, {}),
   "model.output_dropout_rate": (0.2, {}),
@@ -111,17 +116,6 @@ CASES = {
   "model.locked_dropout": (True, {"model.dropout_rate": 0.2}),
   "model.memory_start": ("zeros", {}),
   "model.same_length_window": ("mem_len", {"train.same_length": True}),
-  "model.compressive.function": ("max", SLOTS),
-  "model.compressive.rate": (4, SLOTS),
-  "model.compressive.slots": (3, SLOTS),
-  "model.delta.key_dim": (6, DELTA),
-  "model.delta.value_dim": (4, DELTA),
-  "model.block_recurrent.num_vectors": (
-    4,
-    {"model.layers": ("block_recurrent",)},
-  ),
-  "model.memorizing.window": (1, RETRIEVED),
-  "model.memorizing.top_k": (1, RETRIEVED),
   "model.layer_norm_epsilon": (0.1, {}),
   "model.init_std": (0.1, {}),
   "model.dtype": ("bfloat16", {}),

@@ -14,10 +14,12 @@ import ml_collections
 import pytest
 from hypothesis import strategies as st
 
+from tests import kinds
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.data import segment
@@ -62,21 +64,16 @@ FIELDS = {
     ("attention",),
     ("attention",),
     ("attention:2", "attention"),
-    ("compressive",),
-    ("lstm",),
-    ("qrnn", "attention:1"),
-    ("delta", "attention"),
-    ("memorizing:2", "memorizing"),
-    ("block_recurrent",),
-    ("lstm", "compressive", "attention"),
+    *((name,) for name in registry.mixers),
+    *((name, "attention:1") for name in kinds.mixers(attends=False)),
+    *((f"{name}:2", name) for name in kinds.mixers(takes_limit=True)),
+    (kinds.recurrent(), kinds.compressing(), "attention"),
   ),
-  "model.compressive.rate": one_of(1, 2, 3),
-  "model.compressive.slots": one_of(1, 3),
-  "model.block_recurrent.num_vectors": one_of(1, 2),
-  "model.memorizing.window": one_of(1, 2, 5),
-  "model.memorizing.top_k": one_of(1, 3),
-  "model.delta.key_dim": one_of(1, 3),
-  "model.delta.value_dim": one_of(1, 2),
+  **{
+    field.path: one_of(1, *field.values)
+    for field in kinds.all_own_fields()
+    if not schema.choices(field.path)
+  },
   "model.dropout_rate": RATES,
   "model.input_dropout_rate": RATES,
   "model.output_dropout_rate": RATES,

@@ -4,6 +4,7 @@ import typing
 
 import pytest
 
+from tests import kinds
 from tests import tiny
 from tests.config.test_load import refusal
 from transformer_xl.config import fields
@@ -11,6 +12,7 @@ from transformer_xl.config import load
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 
+RECURRENT = kinds.recurrent()
 WRONG = {
   "at least 1": [0],
   "-1 or at least 1": [0, -2],
@@ -88,7 +90,7 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       "eval.cache.share must be in [0, 1), one or",
     ),
     (
-      {"model.layers": ("attention:64", "lstm", "attention")},
+      {"model.layers": ("attention:64", RECURRENT, "attention")},
       "has 3 entries, which must divide model.num_layers=2",
     ),
     (
@@ -97,9 +99,9 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       "--config.model.layers",
     ),
     (
-      {"model.layers": ("lstm:4",)},
-      "limits the memory of 'lstm', which takes no limit; set "
-      "--config.model.layers with 'lstm' alone",
+      {"model.layers": (f"{RECURRENT}:4",)},
+      f"limits the memory of '{RECURRENT}', which takes no limit; set "
+      f"--config.model.layers with '{RECURRENT}' alone",
     ),
     ({"model.layers": ()}, "must be MIXER or MIXER:LIMIT, one or several"),
     ({"model.cutoffs": (5, 23)}, "model.vocab_size=23"),
@@ -119,10 +121,13 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {"train.ema_decay": 0.9, "eval.parameters": "asgd"},
       "set --config.eval.parameters=ema or raw",
     ),
-    (
-      {"model.layers": ("compressive",), "model.memory_start": "zeros"},
-      "a layer with compressive has no zeros to attend to, but "
-      "model.memory_start=zeros; set --config.model.memory_start=masked",
+    *(
+      (
+        {"model.layers": (name,), "model.memory_start": "zeros"},
+        f"a layer with {name} has no zeros to attend to, but "
+        "model.memory_start=zeros; set --config.model.memory_start=masked",
+      )
+      for name in kinds.mixers(attends_zeros=False)
     ),
     (
       {"train.context_len": 3},
@@ -166,9 +171,6 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
 )
 def test_fields_that_contradict_each_other_are_named(updates, said):
   assert said in refusal(tiny.config_dict(**updates))
-
-
-LSTM = {"model.layers": ("lstm",)}
 
 
 @pytest.mark.parametrize(

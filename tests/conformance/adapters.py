@@ -7,6 +7,7 @@ one, so a new one is tried without a change.
 import functools
 from typing import Any
 
+from tests import kinds
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.config import registry
@@ -79,6 +80,16 @@ def choices(name: str) -> dict[str, tuple[str, ...]]:
     if path.startswith(prefix)
   }
   return {field: values for field, values in found.items() if values}
+
+
+def each_choice(name: str) -> list[dict[str, object]]:
+  """Small fields of a mixer, once for each of its choices."""
+  small = kinds.own_fields(name)
+  return [
+    small | {f"{name}.{field}": value}
+    for field, values in choices(name).items()
+    for value in values
+  ] or [small]
 
 
 def package(kind: type[Package] = Package, /, **options: Any):

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from tests import kinds
+
+NAME = kinds.mixer(attends=False)
 ROOT = pathlib.Path(__file__).parents[2]
 EXTENSION = """
 from transformer_xl.config import registry
@@ -33,7 +36,7 @@ def run(*words):
   ("words", "said"),
   [
     ((), "give the name of one mixer or encoding"),
-    (("dleta",), "'dleta'; did you mean delta?"),
+    ((f"{NAME}x",), f"'{NAME}x'; did you mean {NAME}?"),
     (("ema", "--extensions=nowhere.py"), "there is no such file"),
   ],
 )

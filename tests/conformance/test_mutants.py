@@ -6,6 +6,7 @@ is in `test_implementations` and `test_oracle`.
 
 import pytest
 
+from tests import kinds
 from tests.conformance import adapters
 from tests.conformance import mutants
 from tests.conformance import test_oracle
@@ -99,7 +100,10 @@ def test_spoilt_model_differs_from_the_oracle(mutate, sound, monkeypatch):
 
 @pytest.mark.parametrize(
   ("mutate", "encoding"),
-  [(mutants.rotate_neighbours, "rope"), (mutants.scale_penalties, "alibi")],
+  [
+    (mutants.rotate_neighbours, kinds.encoding(rotates=True)),
+    (mutants.scale_penalties, kinds.sloping()),
+  ],
 )
 def test_spoilt_encoding_differs_from_the_oracle(mutate, encoding, monkeypatch):
   mutate(monkeypatch)

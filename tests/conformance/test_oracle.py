@@ -1,15 +1,19 @@
 """The package's network and reader equal the brute-force oracle."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import kinds
 from tests import oracle
+from tests import oracles
 from tests import tiny
 from tests.conformance import adapters
+from tests.oracles.cases import MASKED
+from tests.oracles.cases import MODERN
+from tests.oracles.cases import ZEROS
+from tests.oracles.cases import Case
 from transformer_xl.config import registry
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
@@ -21,59 +25,16 @@ from transformer_xl.model.mixers import mixer as mixer_lib
 ROUNDING = 2e-6
 
 
-class Case(NamedTuple):
-  """Lengths, and which window rule if any."""
-
-  segment_len: int
-  mem_len: int
-  clamp_len: int
-  window: str | None
-  model: dict
-
-
-MASKED, ZEROS = {}, {"memory_start": "zeros"}
-MODERN = {
-  "norm": "rms",
-  "pre_norm": True,
-  "final_norm": True,
-  "feed_forward": "swiglu",
-  "qk_norm": True,
-  "num_heads": 4,
-  "num_kv_heads": 2,
-}
-FEW = ("attention:9", "attention:1", "attention")
-
-
-def _slots(function: str, slots: int, rate: int, **model) -> dict:
-  """A model with a compressed memory in every layer."""
-  return {
-    "layers": ("compressive",),
-    "compressive.function": function,
-    "compressive.slots": slots,
-    "compressive.rate": rate,
-    **model,
-  }
-
-
+# Of no single mixer or encoding; each of these has some in its own file.
 CASES = (
   # Memory longer than, as long as and shorter than the segment, and none.
   Case(3, 7, 0, None, MASKED),
   Case(5, 2, 0, None, MASKED),
   Case(4, 0, 0, None, MASKED),
-  # Both window rules, and a clamp within, at and beyond the context.
-  Case(3, 7, 2, "mem_len", MASKED | {"pre_norm": True}),
-  Case(3, 7, 9, "mem_len_plus_one", ZEROS | {"untie_biases": True}),
   Case(4, 0, 0, "mem_len_plus_one", MASKED),
   Case(1, 1, 0, "mem_len", MASKED),
   # Embeddings and softmax; `test_adaptive_softmax` has all combinations.
   Case(2, 3, 0, None, {"cutoffs": (5, 11), "div_val": 2, "embed_dim": 12}),
-  # The other encodings, with a table shorter and longer than the context.
-  Case(3, 7, 0, None, {"encoding": "shaw", "num_positions": 4}),
-  Case(3, 7, 2, None, {"encoding": "relative_tied"}),
-  Case(4, 0, 0, None, {"encoding": "absolute"}),
-  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "rope", "pre_norm": True}),
-  Case(3, 7, 0, None, {"encoding": "rope", "rope.position_scale": 0.3}),
-  Case(3, 7, 0, None, {"encoding": "alibi", "num_heads": 3}),
   # A block of today.
   Case(3, 7, 2, None, MODERN),
   # Layers that remember less, repeated, with a limit that is not reached.
@@ -81,35 +42,12 @@ CASES = (
     *(3, 7, 4, None),
     {"num_layers": 6, "layers": ("attention:2", "attention:2", "attention")},
   ),
+  # Several mixers that hand on states.
   Case(
-    *(4, 6, 0, "mem_len"),
-    ZEROS | {"encoding": "rope", "num_layers": 3, "layers": FEW},
-  ),
-  # Slots: memory that is no multiple of c, and longer than, as long as and
-  # shorter than the segment; for less and for more than leave with a segment.
-  Case(4, 3, 0, None, _slots("mean", 3, 2)),
-  Case(8, 2, 0, None, _slots("max", 1, 4, encoding="rope", pre_norm=True)),
-  Case(2, 5, 0, "mem_len", _slots("conv", 4, 2, pre_norm=True)),
-  # Without memory there are no slots either.
-  Case(4, 0, 0, None, _slots("mean", 2, 2)),
-  # Segments that are no multiple of c.
-  Case(3, 5, 0, None, _slots("conv", 3, 4)),
-  # Recurrent layers, and patterns of several mixers.
-  Case(4, 1, 0, None, {"layers": ("lstm",), "pre_norm": True}),
-  Case(4, 1, 0, None, {"layers": ("qrnn",)}),
-  Case(
-    4, 0, 0, None, {"layers": ("lstm", "qrnn", "attention"), "num_layers": 3}
-  ),
-  Case(4, 1, 0, None, {"layers": ("delta",), "pre_norm": True}),
-  Case(3, 9, 0, None, {"layers": ("memorizing",), "pre_norm": True}),
-  Case(3, 7, 0, None, {"layers": ("block_recurrent",), "pre_norm": True}),
-  Case(4, 0, 0, None, {"layers": ("block_recurrent", "delta")}),
-  Case(4, 0, 0, None, {"layers": ("delta", "memorizing")}),
-  Case(
-    *(3, 7, 0, "mem_len"),
+    *(4, 0, 0, None),
     {
-      **_slots("conv", 2, 2, pre_norm=True, num_layers=6),
-      "layers": ("qrnn", "compressive", "attention:4"),
+      "layers": (*kinds.mixers(attends=False, Fields=None), "attention"),
+      "num_layers": 3,
     },
   ),
 )
@@ -123,68 +61,35 @@ REST = (
     "mem_len",
     ZEROS | {"cutoffs": (4,), "div_val": 4, "pre_norm": True},
   ),
-  Case(3, 7, 0, None, {"encoding": "absolute_per_layer", "pre_norm": True}),
-  Case(3, 7, 0, None, {"encoding": "none"}),
-  # Each option of today's block with another encoding and norm.
-  Case(
-    *(4, 2, 0, "mem_len"),
-    ZEROS | MODERN | {"encoding": "rope", "feed_forward": "geglu"},
-  ),
-  Case(
-    *(3, 4, 0, None),
-    {"qk_norm": True, "num_kv_heads": 1, "encoding": "relative_tied"},
-  ),
   Case(3, 4, 0, None, {"norm": "rms", "untie_biases": True}),
-  Case(4, 0, 0, None, {"layers": ("delta", "attention")}),
-  Case(4, 2, 0, "mem_len", {"layers": ("block_recurrent", "attention:1")}),
-  Case(2, 1, 0, None, {"layers": ("block_recurrent",)}),
-  Case(3, 7, 4, "mem_len", {"layers": ("memorizing",), "untie_biases": True}),
-  Case(
-    *(3, 7, 0, "mem_len_plus_one"),
-    {"layers": ("attention:2", "memorizing"), **MODERN},
-  ),
-  # A window of more tokens than there are lanes or heads.
-  Case(3, 7, 0, None, {"layers": ("memorizing",), "memorizing.window": 3}),
-  Case(
-    *(6, 9, 0, None),
-    {"layers": ("memorizing",), "memorizing.top_k": 1, "encoding": "rope"},
-  ),
-  Case(
-    *(3, 7, 0, None),
-    {"layers": ("delta", "delta", "attention"), "num_layers": 3},
-  ),
   Case(4, 4, 0, None, ZEROS),
   Case(1, 4, 0, None, ZEROS),
   Case(2, 1, 0, None, ZEROS),
   Case(5, 2, 1, "mem_len", ZEROS),
   Case(4, 0, 3, "mem_len", MASKED),
-  Case(3, 4, 1, None, MASKED),
-  # After a document's first segment memory still holds zeros from before it.
-  Case(3, 7, 0, "mem_len", ZEROS | {"encoding": "rope", "pre_norm": True}),
-  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "shaw"}),
-  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "relative_tied"}),
-  Case(3, 7, 0, "mem_len", ZEROS | {"encoding": "absolute"}),
-  Case(4, 0, 0, None, {"encoding": "absolute_per_layer", "num_positions": 4}),
-  Case(3, 7, 0, None, {"encoding": "rope"}),
-  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "alibi", "pre_norm": True}),
-  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "none"}),
-  Case(
-    *(2, 5, 0, "mem_len_plus_one"),
-    {"encoding": "shaw", "num_layers": 3, "layers": FEW, "pre_norm": True},
-  ),
-  Case(4, 4, 0, None, _slots("conv", 1, 4)),
-  Case(3, 5, 0, "mem_len", _slots("mean", 3, 1)),
-  Case(4, 3, 0, "mem_len", _slots("conv", 2, 2, untie_biases=True)),
   *(
-    Case(4, 3, 0, None, _slots(function, 3, 2, encoding=name))
-    for function in ("mean", "max", "conv")
-    for name in registry.encodings
+    Case(4, 3, 0, None, {"layers": (mixer,), **fields, "encoding": encoding})
+    for mixer in kinds.mixers(keys_are_tokens=False)
+    for fields in adapters.each_choice(mixer)
+    for encoding in registry.encodings
   ),
   *(
-    Case(4, 6, 0, None, {"layers": ("lstm", "attention:3"), "encoding": name})
+    Case(
+      *(4, 6, 0, None),
+      {"layers": (kinds.recurrent(), "attention:3"), "encoding": name},
+    )
     for name in registry.encodings
   ),
 )
+
+
+def _owned(what):
+  """The cases of single mixers and encodings, with the names of these."""
+  return [
+    (name, case)
+    for name in (*registry.mixers, *registry.encodings)
+    for case in oracles.get(name, what, ())
+  ]
 
 
 def _name(case):
@@ -194,7 +99,20 @@ def _name(case):
   return "-".join([lengths, str(case.window), encoding, *case.model, *layers])
 
 
-ALL = [*CASES, *(pytest.param(case, marks=pytest.mark.rest) for case in REST)]
+ALL = [
+  *(pytest.param(case, id=_name(case)) for case in CASES),
+  *(
+    pytest.param(case, id=f"{name}-{_name(case)}")
+    for name, case in _owned("CASES")
+  ),
+  *(
+    pytest.param(case, id=_name(case), marks=pytest.mark.rest) for case in REST
+  ),
+  *(
+    pytest.param(case, id=f"{name}-{_name(case)}", marks=pytest.mark.rest)
+    for name, case in _owned("REST")
+  ),
+]
 
 
 def _adapter(case: Case, kind=adapters.Package):
@@ -207,15 +125,18 @@ def _adapter(case: Case, kind=adapters.Package):
 
 
 def test_every_mixer_has_rules_and_a_case():
-  tried = {
-    name for case in CASES for name in tiny.model_config(**case.model).mixers
-  }
-  assert tried == set(registry.mixers)
+  tried = {"attention": CASES}
+  for name in registry.mixers:
+    tried[name] = tried.get(name) or oracles.get(name, "CASES")
+    assert any(
+      name in tiny.model_config(**case.model).mixers for case in tried[name]
+    )
 
 
 def test_every_encoding_has_a_case():
-  tried = {case.model.get("encoding", "relative") for case in [*CASES, *REST]}
-  assert tried == set(registry.encodings)
+  for name in registry.encodings:
+    tried = oracles.get(name, "CASES") + oracles.get(name, "REST")
+    assert any(case.model.get("encoding", "relative") == name for case in tried)
 
 
 @pytest.mark.parametrize("name", [*registry.mixers])
@@ -232,7 +153,7 @@ def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
 
 
 @pytest.mark.some(16)
-@pytest.mark.parametrize("case", ALL, ids=_name)
+@pytest.mark.parametrize("case", ALL)
 def test_segments_of_the_network_equal_the_oracle(
   case, strict_dtypes, counting
 ):
@@ -244,7 +165,7 @@ def test_segments_of_the_network_equal_the_oracle(
 
 
 @pytest.mark.some(11)
-@pytest.mark.parametrize("case", ALL, ids=_name)
+@pytest.mark.parametrize("case", ALL)
 def test_steps_of_the_reader_equal_the_oracle(case, strict_dtypes, counting):
   """Segments, one of which a single token counts, and then single tokens."""
   adapter = _adapter(case)
@@ -330,8 +251,7 @@ def _steps(adapter, lengths: list[int]):
       mem_len=adapter.mem_len,
       clamp_len=adapter.clamp_len,
       same_length=adapter.same_length,
-      # They stay in memory until there are c to compress.
-      waiting=num_read % config.compressive.rate if adapter.compresses else 0,
+      waiting=oracle.waiting(config, num_read),
       resets=resets,
     )
     num_read += length

@@ -4,6 +4,7 @@ The mixers, their limits, the encoding and the lengths are drawn together, so
 pairs of settings meet that no other test combines.
 """
 
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +13,13 @@ import numpy as np
 import pytest
 
 from tests import oracle
+from tests import oracles
 from tests.conformance import adapters
 from tests.conformance import test_oracle
 from transformer_xl.config import registry
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
-from transformer_xl.model.mixers import delta
 
 pytestmark = pytest.mark.rest
 
@@ -46,6 +47,15 @@ def draw_layers(generator) -> tuple[str, ...]:
   return tuple(layers)
 
 
+def draw_fields(generator) -> dict[str, Any]:
+  """Values of the fields that single mixers have."""
+  return {
+    f"{name}.{field}": generator.choice(values).item()
+    for name in registry.mixers
+    for field, values in oracles.get(name, "DRAWN", {}).items()
+  }
+
+
 def draw_adapter(generator) -> tuple[adapters.Package, int]:
   """A model with a length of memory, and a length of segments."""
   encoding = str(generator.choice([*registry.encodings]))
@@ -57,11 +67,7 @@ def draw_adapter(generator) -> tuple[adapters.Package, int]:
     "encoding": encoding,
     "pre_norm": bool(generator.integers(2)),
     "norm": str(generator.choice(["layer", "rms"])),
-    "memorizing.window": int(generator.choice([1, 3, 9])),
-    "memorizing.top_k": int(generator.choice([1, 4, 30])),
-    "compressive.function": str(generator.choice(["mean", "max", "conv"])),
-    "compressive.rate": int(generator.integers(1, 4)),
-    "compressive.slots": int(generator.integers(1, 4)),
+    **draw_fields(generator),
     "same_length_window": str(
       generator.choice(["mem_len", "mem_len_plus_one"])
     ),
@@ -90,7 +96,6 @@ def draw_text(generator, adapter, segment_len: int, num_first: int) -> Text:
   expected = []
   for start in range(0, shape[1], segment_len):
     part = slice(start, start + segment_len)
-    rate = adapter.config.compressive.rate
     log_probs, lanes = oracle.segment(
       adapter.init(0),
       adapter.config,
@@ -99,7 +104,7 @@ def draw_text(generator, adapter, segment_len: int, num_first: int) -> Text:
       mem_len=adapter.mem_len,
       clamp_len=adapter.clamp_len,
       same_length=adapter.same_length,
-      waiting=start % rate if adapter.compresses else 0,
+      waiting=oracle.waiting(adapter.config, start),
       resets=resets[:, part],
     )
     expected.append(log_probs)
@@ -128,7 +133,11 @@ def assert_equal(actual: jax.Array | np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("seed", range(16, 24))
 def test_segments_and_single_tokens_equal_the_oracle(seed, monkeypatch):
   generator = np.random.default_rng(seed)
-  monkeypatch.setattr(delta, "CHUNK", int(generator.choice([2, 3, 64])))
+  for name in registry.mixers:
+    # What is computed in blocks of a fixed size has small ones, too.
+    for block, sizes in oracles.get(name, "BLOCKS", {}).items():
+      module = sys.modules[registry.mixers[name].__module__]
+      monkeypatch.setattr(module, block, generator.choice(sizes).item())
   adapter, segment_len = draw_adapter(generator)
   num_first = int(generator.integers(segment_len))
   text = draw_text(generator, adapter, segment_len, num_first)

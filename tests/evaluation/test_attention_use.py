@@ -10,11 +10,13 @@ import pytest
 
 from tests import comparison
 from tests import corpus
+from tests import kinds
 from tests import oracle
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.conformance.equations import attention as equations
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
@@ -26,25 +28,30 @@ from transformer_xl.training import loop
 
 ROUNDINGS = 30  # See `comparison`.
 CASES = {
-  "relative": {},
+  **{
+    name: {"encoding": name, "num_positions": tiny.MEMORY, "num_heads": 3}
+    for name in kinds.encodings(counts_from_segment=False)
+  },
+  **{
+    name: {"encoding": name}
+    for name in kinds.encodings(counts_from_segment=True)
+  },
   "untied_prenorm": {"untie_biases": True, "pre_norm": True},
-  "shaw": {"encoding": "shaw", "num_positions": 4},
-  "relative_tied": {"encoding": "relative_tied"},
-  "absolute": {"encoding": "absolute"},
-  "absolute_per_layer": {"encoding": "absolute_per_layer"},
-  "rope": {"encoding": "rope"},
-  "alibi": {"encoding": "alibi", "num_heads": 3},
   "limits": {
     "num_layers": 4,
     "layers": ("attention:1", "attention:2", "attention", "attention:1"),
   },
-  "hybrid": {"num_layers": 4, "layers": ("lstm", "attention:3")},
-  "memorizing": {"layers": ("memorizing",), "memorizing.window": 5},
-  "block_recurrent": {"layers": ("block_recurrent",)},
-  "compressive": {
-    "layers": ("compressive",),
-    "compressive.slots": 2,
-    "compressive.rate": 3,
+  # Mixers that do not attend are below some that do.
+  **{
+    name: {
+      "num_layers": 4 - 2 * registry.mixers[name].attends,
+      "layers": (name,)
+      if registry.mixers[name].attends
+      else (name, "attention:3"),
+      **kinds.own_fields(name),
+    }
+    for name in registry.mixers
+    if name != kinds.USUAL
   },
 }
 
@@ -100,14 +107,23 @@ def test_weights_are_those_of_the_oracle(case, monkeypatch):
     _, lanes = oracle.segment(
       params, config, tokens, lanes, mem_len=tiny.MEMORY, clamp_len=5
     )
-    # No weight on keys that a layer does not have yet, or has forgotten.
-    num_keys = found.weights.shape[-1]
-    expected = [
-      np.pad(w, ((0, 0), (0, 0), (num_keys - w.shape[2], 0))) for w in seen
-    ]
+    expected = [of_newest(w, found.weights.shape[-1]) for w in seen]
     actual = found.weights.swapaxes(0, 1)
     expected = np.stack(expected).reshape(actual.shape)
     comparison.assert_close(actual, expected, roundings=ROUNDINGS)
+
+
+def of_newest(weights, num_keys):
+  """Weights [H, T, K] of so many keys.
+
+  None is on keys that a layer does not have yet, or has forgotten, or does not
+  look at.
+  """
+  more = num_keys - weights.shape[2]
+  if more < 0:
+    assert not weights[..., :-more].any()
+    return weights[..., -more:]
+  return np.pad(weights, ((0, 0), (0, 0), (more, 0)))
 
 
 def _weights(attend, inputs):
@@ -133,16 +149,16 @@ def test_terms_depend_on_what_the_paper_says():
   comparison.assert_close(
     distance[..., 1, 1:6], distance[..., 0, :5], roundings=ROUNDINGS
   )
-  *_, shaw = read(tiny.model_config(**CASES["shaw"]))
-  assert jnp.any(shaw.terms.distance != 0)
-  for term in (shaw.terms.content_bias, shaw.terms.distance_bias):
+  *_, learned = read(tiny.model_config(**CASES[kinds.learned()]))
+  assert jnp.any(learned.terms.distance != 0)
+  for term in (learned.terms.content_bias, learned.terms.distance_bias):
     assert not jnp.any(term)
   *_, absolute = read(tiny.model_config(**CASES["absolute"]))
   assert not jnp.any(absolute.terms.distance)
 
 
 def test_outputs_equal_those_of_the_model():
-  config = tiny.model_config(layers=("lstm", "attention"))
+  config = tiny.model_config(layers=(kinds.recurrent(), "attention"))
   params, memory, inputs, found = read(config)
   _, targets, _ = tiny.inputs(config)
   losses, after = tiny.apply(
@@ -179,7 +195,7 @@ def test_the_share_of_memory_excludes_the_segment():
   ("same_length", "layers", "attending"),
   [
     (False, ("attention",), {1, 2}),
-    (True, ("lstm", "attention:4"), {2}),
+    (True, (kinds.recurrent(), "attention:4"), {2}),
   ],
 )
 def test_training_logs_the_use_of_memory(
@@ -225,7 +241,10 @@ def test_a_signal_ends_the_report(data_dir):
   ("updates", "says"),
   [
     ({"train.mem_len": 0}, "train.log_memory_use needs a memory"),
-    ({"model.layers": ("lstm",)}, "train.log_memory_use needs attention"),
+    (
+      {"model.layers": (kinds.recurrent(),)},
+      "train.log_memory_use needs attention",
+    ),
   ],
 )
 def test_a_model_without_attention_to_a_memory_is_refused(

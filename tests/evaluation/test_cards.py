@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests import tiny
 from tests.evaluation import splits
 from transformer_xl import errors
@@ -212,7 +213,7 @@ def make_card(config, nll, *, mem_len=8, num_characters=400, **others):
   return cards_lib.make(model, score, file, mem_len)
 
 
-COMPRESSIVE = {"model.layers": ("compressive",), "model.compressive.slots": 3}
+COMPRESSING = kinds.compressing()
 
 
 @pytest.mark.parametrize(
@@ -236,11 +237,11 @@ COMPRESSIVE = {"model.layers": ("compressive",), "model.compressive.slots": 3}
         "eval.parameters": "ema",
       }.items()
     ),
-    ({"model.encoding": "rope"}, "model.rope.position_scale", 0.5),
     ({"eval.mem_len": (0,)}, "eval.context_len", 5),
-    (COMPRESSIVE, "model.compressive.function", "max"),
-    (COMPRESSIVE, "model.compressive.rate", 2),
-    (COMPRESSIVE, "model.compressive.slots", 4),
+    *(
+      (field.model, field.path, field.values[0])
+      for field in kinds.all_own_fields()
+    ),
   ],
 )
 def test_evaluations_that_differ_have_cards_that_differ(
@@ -353,9 +354,14 @@ def test_a_card_prints_what_is_unusual(data_dir, caplog):
     **{"eval.parameters": "ema", "eval.warmup_len": 3, "train.ema_decay": 0.9},
     **{"eval.temperature": (1.08,), "eval.same_length": True},
   }
-  unusual |= COMPRESSIVE | {"model.layers": ("lstm", "compressive")}
+  layers = (kinds.recurrent(), COMPRESSING)
+  own = kinds.own_fields(COMPRESSING)
+  unusual |= kinds.model(*layers)
   parts = ("parameters ema", "warmup_len 3", "temperature 1.08", "window mem_")
-  parts += ("memory 8 in layers lstm,compressive (function conv, rate 4",)
+  parts += (f"memory 8 in layers {','.join(layers)} (",)
+  parts += tuple(
+    f"{field.partition('.')[2]} {value}" for field, value in own.items()
+  )
   config = corpus.config(data_dir)
   cards_lib.log(make_card(config, 100.0))
   assert not any(part in caplog.text for part in parts)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests import tiny
 from tests.evaluation import splits
 from transformer_xl.config import load
@@ -44,7 +45,7 @@ def one_pass(config, *, mem_len, segment_len, seed=0):
   ("layers", "batch_size", "segment_len"),
   [
     (("attention",), 5, 7),
-    (("lstm", "attention"), 5, 7),
+    ((kinds.recurrent(), "attention"), 5, 7),
     *(
       pytest.param(("attention",), *lengths, marks=pytest.mark.rest)
       for lengths in ((1, 149), (3, 16))

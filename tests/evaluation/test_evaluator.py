@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests import tiny
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
@@ -41,7 +43,7 @@ CASES = {
   "hybrid": (
     *(10, 8),
     {
-      "model.layers": ("lstm", "attention:4"),
+      "model.layers": (kinds.recurrent(), "attention:4"),
       "data.reset_at_documents": True,
     },
   ),
@@ -94,7 +96,11 @@ def test_cached_keys_and_values_score_as_hidden_states(data_dir, case):
     ("TPU v5 lite", 1, {"model.attention": "xla"}, "hidden"),
     ("TPU v5 lite", 1, {"eval.memory": "hidden"}, "hidden"),
     ("TPU v4", 1, {"eval.memory": "key_value"}, "key_value"),
-    ("TPU v5 lite", 1, {"model.layers": ("lstm", "attention")}, "key_value"),
+    (
+      *("TPU v5 lite", 1),
+      {"model.layers": (kinds.recurrent(), "attention")},
+      "key_value",
+    ),
     # R is 64 where the limit is 30.
     (
       *("TPU v5 lite", 1),
@@ -205,14 +211,16 @@ def test_a_warm_up_of_no_tokens_is_none(data_dir):
 
 def test_a_warm_up_as_long_as_memory_counts_what_is_compressed(data_dir):
   attention = corpus.config(data_dir, **{"eval.warmup_len": -1})
-  slots = {"model.compressive.rate": 4, "model.compressive.slots": 5}
-  compressive = load.replaced(
-    attention, {"model.layers": ("compressive", "attention"), **slots}
+  name = kinds.compressing()
+  compressing = load.replaced(
+    attention, kinds.model(name, "attention", num_tokens=36)
   )
-  exact = load.replaced(compressive, {"eval.warmup_len": 16 + 4 * 5})
+  reach = registry.mixers[name].remembered_tokens(compressing.model, 16)
+  assert reach > 16
+  exact = load.replaced(compressing, {"eval.warmup_len": reach})
   shorter, found, expected = (
     evaluator.open_stream(config, 16).num_steps
-    for config in (attention, compressive, exact)
+    for config in (attention, compressing, exact)
   )
   assert found == expected
   assert found > shorter

@@ -6,6 +6,8 @@ Without PyTorch and transformers 5, tests that import this module are skipped.
 import numpy as np
 import pytest
 
+from tests import kinds
+
 REASON = "needs PyTorch and transformers 5: make transformers-check"
 torch = pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
 transformers = pytest.importorskip(
@@ -20,6 +22,7 @@ LENGTHS = {
   "generate.mem_len": 7,
   "model.dropout_rate": 0.1,
 }
+ROTATING, SLOPING = kinds.encoding(rotates=True), kinds.sloping()
 # Random models, with every option in one of them.
 MODELS = {
   "defaults": {"kind": "byte"},
@@ -54,16 +57,16 @@ MODELS = {
     "model.project_equal_width": False,
     "model.tie_projections": "all",
   },
-  "rope": {
+  ROTATING: {
     "kind": "byte",
-    "model.encoding": "rope",
-    "model.rope.position_scale": 0.5,
+    "model.encoding": ROTATING,
+    f"model.{ROTATING}.position_scale": 0.5,
     "model.pre_norm": True,
   },
-  "alibi": {"kind": "byte", "model.encoding": "alibi", "model.num_heads": 3},
+  SLOPING: {"kind": "byte", "model.encoding": SLOPING, "model.num_heads": 3},
   "block of today": {
     "kind": "subword",
-    "model.encoding": "rope",
+    "model.encoding": ROTATING,
     "model.pre_norm": True,
     "model.norm": "rms",
     "model.final_norm": True,
@@ -85,7 +88,7 @@ MODELS = {
   },
   "pre-norm with a final layer norm": {
     "kind": "word",
-    "model.encoding": "alibi",
+    "model.encoding": SLOPING,
     "model.pre_norm": True,
     "model.memory_start": "zeros",
     "model.final_norm": True,

@@ -13,15 +13,18 @@ import pytest
 import tokenizers
 
 import transformer_xl
+from tests import kinds
 from tests import saved_runs
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
 from transformer_xl.importers import model_card
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
+ROTATING = kinds.encoding(rotates=True)
 TEXTS = {
   "byte": ["abc def\nghi", "a"],
   "character": ["ABC def\nghi", "a"],
@@ -79,8 +82,11 @@ def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
 @pytest.mark.parametrize(
   "fields",
   [
-    {"model.encoding": "rope", "model.rope.position_scale": 0.5},
-    pytest.param({"model.encoding": "alibi"}, marks=pytest.mark.rest),
+    {
+      "model.encoding": ROTATING,
+      f"model.{ROTATING}.position_scale": 0.5,
+    },
+    pytest.param({"model.encoding": kinds.sloping()}, marks=pytest.mark.rest),
     pytest.param(
       {
         "model.encoding": "none",
@@ -113,7 +119,11 @@ def test_what_transfoxl_had_not_comes_back(tmp_path, fields):
 
 @pytest.mark.parametrize(
   "layers",
-  [("lstm",), ("attention", "compressive"), ("attention:3",)],
+  [
+    *((name,) for name in registry.mixers if name != kinds.USUAL),
+    ("attention", kinds.compressing()),
+    ("attention:3",),
+  ],
 )
 def test_other_layers_are_refused_in_one_line(tmp_path, layers):
   run = saved_runs.write(tmp_path / "run", **{"model.layers": layers})

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tests.oracle
+from tests import kinds
 from tests import tiny
 from tests.importers import stored_files
 from tests.parity import configurations
@@ -209,7 +210,9 @@ def test_weights_that_are_spread_over_files_are_the_same(wt103, tmp_path):
   ]
 
 
-@pytest.mark.parametrize("layers", [("attention:4",), ("lstm", "attention")])
+@pytest.mark.parametrize(
+  "layers", [("attention:4",), (kinds.recurrent(), "attention")]
+)
 def test_other_layers_than_the_published_ones_are_not_exported(layers):
   config = tiny.model_config(layers=layers)
   lengths = mapping.Lengths(4, 8, 0, False)

@@ -11,6 +11,7 @@ import pytest
 from flax import traverse_util
 from hypothesis import strategies as st
 
+from tests import kinds
 from tests import tiny
 from tests.parity import configurations
 from transformer_xl import errors
@@ -31,7 +32,7 @@ FIELDS = {
   "num_layers": one_of(1, 3),
   "model_dim": one_of(4, 8),
   "num_heads": one_of(1, 3),
-  "head_dim": one_of(2, 4),  # rope wants pairs of channels.
+  "head_dim": one_of(2, 4),  # Rotations want pairs of channels.
   "ff_dim": one_of(1, 5),
   "embed_dim": one_of(4, 8),
   "cutoffs": one_of((), (3,), (2, 9)),
@@ -42,7 +43,10 @@ FIELDS = {
   "untie_biases": st.booleans(),
   "pre_norm": st.booleans(),
   "encoding": one_of(
-    *["relative"] * 4, "rope", "none", "shaw", "absolute_per_layer"
+    *["relative"] * 4,
+    kinds.encoding(rotates=True),
+    "none",
+    *kinds.encodings(has_table=True),
   ),
   "norm": one_of("layer", "rms"),
   "final_norm": st.booleans(),
@@ -136,7 +140,7 @@ def test_characteristic_models_are_imported_bit_for_bit(index):
       "qk_norm": True,
       "num_kv_heads": 2,
       "num_heads": 4,
-      "encoding": "rope",
+      "encoding": kinds.encoding(rotates=True),
       "pre_norm": True,
     },
   ],
@@ -148,7 +152,11 @@ def test_options_of_later_models_are_imported_bit_for_bit(updates):
 
 @pytest.mark.parametrize(
   "encoding",
-  ["relative_tied", "shaw", "absolute", "absolute_per_layer"],
+  [
+    "relative_tied",
+    *kinds.encodings(has_table=True),
+    *kinds.encodings(counts_from_segment=True, has_table=False),
+  ],
 )
 def test_another_encoding_cannot_be_exported(encoding):
   config = tiny.model_config(encoding=encoding)

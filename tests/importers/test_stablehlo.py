@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import transformer_xl
+from tests import kinds
 from tests import saved_runs
 from transformer_xl import errors
 from transformer_xl.config import load
@@ -27,18 +28,21 @@ LENGTHS = {
 }
 CASES = {"tails": {"model.cutoffs": (7, 12), "model.div_val": 2}}
 MORE = {
-  "hybrid": {"model.layers": ("attention:3", "lstm")},
+  "hybrid": {"model.layers": ("attention:3", kinds.recurrent())},
   "what hands on more": {
-    "model.layers": ("delta", "memorizing:3", "block_recurrent"),
+    "model.layers": (
+      kinds.mixer(attends=False),
+      kinds.mixer(has_gradient_to_memory=False) + ":3",
+      kinds.mixer(writes_segments=True),
+    ),
     "model.num_layers": 3,
   },
   "no memory": {"score.mem_len": 0, "generate.mem_len": 0},
-  "compressive": {
-    "model.layers": ("compressive",),
-    "model.compressive.function": "mean",
-    "model.compressive.rate": 2,
+  "slots": kinds.model(kinds.compressing()),
+  "slopes, zeros": {
+    "model.encoding": kinds.sloping(),
+    "model.memory_start": "zeros",
   },
-  "alibi, zeros": {"model.encoding": "alibi", "model.memory_start": "zeros"},
   "bfloat16": {"model.dtype": "bfloat16"},
 }
 # Several times as long as memory and segment, and of unequal lengths.

@@ -108,7 +108,12 @@ def test_beams_have_their_own_memories(exported):
 
 @pytest.mark.parametrize(
   "name",
-  ["defaults", "narrower clusters, window of PyTorch", "rope", "alibi"],
+  [
+    "defaults",
+    "narrower clusters, window of PyTorch",
+    in_pytorch.ROTATING,
+    in_pytorch.SLOPING,
+  ],
 )
 @pytest.mark.parametrize("negative", [[[5, 3, 2, 4, 1]], None])
 @torch.no_grad()
@@ -269,7 +274,9 @@ def test_results_have_the_form_that_was_asked_for(exported):
   assert stateless(in_pytorch.IDS).mems is None
 
 
-@pytest.mark.parametrize("name", ["defaults", "pre-norm, clamp, zeros", "rope"])
+@pytest.mark.parametrize(
+  "name", ["defaults", "pre-norm, clamp, zeros", in_pytorch.ROTATING]
+)
 @torch.no_grad()
 def test_states_and_weights_are_those_that_the_model_reads(exported, name):
   model = in_pytorch.loaded(exported(name))
@@ -313,7 +320,9 @@ def test_states_and_weights_are_those_that_the_model_reads(exported, name):
   assert model(ids).hidden_states is not None
 
 
-@pytest.mark.parametrize("name", ["rope", "pre-norm, clamp, zeros"])
+@pytest.mark.parametrize(
+  "name", [in_pytorch.ROTATING, "pre-norm, clamp, zeros"]
+)
 @torch.no_grad()
 def test_it_is_one_graph(exported, name):
   """Also with padding, whose checks read values."""
@@ -489,9 +498,9 @@ def test_weights_that_pytorch_spreads_over_files_come_back(
   exported, tmp_path, kind
 ):
   folder = tmp_path / "spread"
-  shutil.copytree(exported("rope"), folder)
+  shutil.copytree(exported(in_pytorch.ROTATING), folder)
   (folder / "model.safetensors").unlink()
-  model = in_pytorch.loaded(exported("rope"))
+  model = in_pytorch.loaded(exported(in_pytorch.ROTATING))
   if kind == "safetensors":
     model.save_pretrained(folder, max_shard_size="2KB")
   else:  # As transformers did up to version 4.
@@ -507,18 +516,20 @@ def test_weights_that_pytorch_spreads_over_files_come_back(
   assert len(list(folder.glob(f"*-*.{kind}"))) > 1
   ours = transformer_xl.load(folder)
   text = in_pytorch.text_for(ours, 12)
-  expected = transformer_xl.load(exported("rope")).score([text])
+  expected = transformer_xl.load(exported(in_pytorch.ROTATING)).score([text])
   assert ours.score([text])[0].nll == expected[0].nll
 
 
 def test_what_is_tuned_in_pytorch_comes_back(exported, tmp_path):
-  model = in_pytorch.loaded(exported("rope"))
+  model = in_pytorch.loaded(exported(in_pytorch.ROTATING))
   with torch.no_grad():
     for values in model.parameters():
       values.mul_(0.9)
   folder = tmp_path / "tuned"
   model.save_pretrained(folder)
-  shutil.copytree(exported("rope") / "vocabulary", folder / "vocabulary")
+  shutil.copytree(
+    exported(in_pytorch.ROTATING) / "vocabulary", folder / "vocabulary"
+  )
   assert {"modeling_transformer_xl.py"} < {one.name for one in folder.iterdir()}
   ours = transformer_xl.load(folder)
   text = in_pytorch.text_for(ours, 12)
@@ -526,7 +537,7 @@ def test_what_is_tuned_in_pytorch_comes_back(exported, tmp_path):
     in_pytorch.difference(in_pytorch.loaded(folder), ours, text)
     < in_pytorch.TOLERANCE
   )
-  old = transformer_xl.load(exported("rope"))
+  old = transformer_xl.load(exported(in_pytorch.ROTATING))
   assert in_pytorch.difference(model, old, text) > 100 * in_pytorch.TOLERANCE
 
 

@@ -18,6 +18,7 @@ from unittest import mock
 
 import pytest
 
+from tests import kinds
 from tests import tiny
 from tests.importers import in_pytorch
 from transformer_xl.config import load
@@ -82,7 +83,7 @@ MODELS = {
     "model.embed_dim": 6,
   },
   "BlockOfToday": {
-    "model.encoding": "rope",
+    "model.encoding": kinds.encoding(rotates=True),
     "model.pre_norm": True,
     "model.norm": "rms",
     "model.final_norm": True,
@@ -92,7 +93,7 @@ MODELS = {
     "model.num_kv_heads": 2,
   },
   "Alibi": {
-    "model.encoding": "alibi",
+    "model.encoding": kinds.sloping(),
     "model.num_heads": 3,
     "model.feed_forward": "geglu",
   },

@@ -7,8 +7,8 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from tests import oracle
 from tests.model.kernels import cases
+from tests.oracles import heads
 from transformer_xl import hardware
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
@@ -47,7 +47,7 @@ def test_rel_shift_finds_the_column_of_each_distance(queries, remembered):
 
 def test_encodings_are_all_sines_then_all_cosines():
   actual = distances.position_encodings(40, MODEL_DIM, clamp_len=0)
-  expected = [oracle.encoding(39 - row, MODEL_DIM, 0) for row in range(40)]
+  expected = [heads.sinusoids(39 - row, MODEL_DIM, 0) for row in range(40)]
   np.testing.assert_allclose(actual, expected, atol=ROUNDING)
   assert actual[-1].tolist() == [0] * 4 + [1] * 4
 
@@ -55,7 +55,7 @@ def test_encodings_are_all_sines_then_all_cosines():
 def test_encodings_hold_for_the_longest_published_memory():
   """Angles of 3,800 are rounded to 2e-4 in float32."""
   actual = distances.position_encodings(3801, MODEL_DIM, clamp_len=0)
-  expected = oracle.encoding(3800, MODEL_DIM, 0)
+  expected = heads.sinusoids(3800, MODEL_DIM, 0)
   np.testing.assert_allclose(actual[0], expected, atol=1e-3)
 
 

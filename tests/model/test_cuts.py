@@ -41,9 +41,7 @@ def log_probs(config, cuts):
 
 
 def largest_difference(**model):
-  config = tiny.model_config(
-    **{"compressive.rate": 2, "compressive.slots": 2} | model
-  )
+  config = tiny.model_config(**model)
   whole, *others = (log_probs(config, cuts) for cuts in CUTS)
   return max(np.abs(other - whole).max() for other in others)
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from tests import comparison
+from tests import tiny
+from transformer_xl.model import network
 from transformer_xl.model.mixers import delta
 
 LANES, LENGTH, HEADS, KEY, VALUE = 2, 13, 2, 3, 5
@@ -97,3 +99,25 @@ def test_the_gradient_is_that_of_the_recurrence():
   actual = jax.jit(jax.grad(functools.partial(loss, read=of_chunks)))(rows)
   expected = jax.jit(jax.grad(functools.partial(loss, read=of_tokens)))(rows)
   comparison.assert_close(actual, expected, roundings=ROUNDINGS)
+
+
+def test_the_delta_rule_starts_from_published_ranges():
+  """Steps and rates of Mamba-2; a convolution as PyTorch draws one."""
+  config = tiny.model_config(layers=("delta",), num_heads=64)
+  draw = jax.jit(functools.partial(network.init_params, config))
+  layer = jax.tree.map(
+    np.float64, draw(jax.random.key(0))["layers"]["0"]["delta"]
+  )
+  step = np.log1p(np.exp(layer["step_bias"]))
+  rate = np.exp(layer["rate_bias"])
+  # A uniform draw in +-1 / sqrt(4), from four taps.
+  taps = layer["convolution"]
+  for values, (low, high) in (
+    (np.log(step), np.log([1e-3, 1e-1])),
+    (rate, (1, 16)),
+    (taps, (-0.5, 0.5)),
+  ):
+    assert low - 1e-5 < values.min() < low + 0.1 * (high - low)
+    assert high - 0.1 * (high - low) < values.max() < high + 1e-5
+    # 128 values or more: four standard errors.
+    assert abs(values.mean() - (low + high) / 2) < 0.1 * (high - low)

@@ -3,12 +3,17 @@
 That they are causal and their numbers right is in `tests/conformance`.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 
+from tests import kinds
 from tests import oracle
+from tests import oracles
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl.config import load
@@ -16,10 +21,8 @@ from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import reader as reader_lib
 
-LEARNED = ("shaw", "absolute_per_layer")
-ABSOLUTE = ("absolute", "absolute_per_layer")
-CONSTANT = ("absolute", "relative_tied", "rope", "alibi", "none")
-OTHERS = (*LEARNED, *CONSTANT)
+LEARNED = kinds.encodings(has_table=True)
+ABSOLUTE = kinds.encodings(counts_from_segment=True)
 
 
 def small(encoding, **updates):
@@ -41,19 +44,20 @@ def test_memory_is_read_and_not_changed(encoding):
   )
 
 
-def test_only_relative_attention_has_what_its_terms_need():
-  names = {
-    encoding: set(tiny.params(small(encoding))["layers"]["0"]["attention"])
-    for encoding in ("relative", *OTHERS)
+def paths(params):
+  """Of all parameters, as "layers/0/attention/query"."""
+  found = jax.tree_util.tree_leaves_with_path(params)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in found
   }
-  plain = {"query", "key", "value", "output"}
-  assert names["relative"] == plain | {"position"}
-  assert names["shaw"] == plain | {"distances"}
-  for encoding in ("absolute_per_layer", *CONSTANT):
-    assert names[encoding] == plain
-  for encoding in OTHERS:
-    assert "content_bias" not in tiny.params(small(encoding))
-  assert "positions" in tiny.params(small("absolute_per_layer"))["layers"]["0"]
+
+
+@pytest.mark.parametrize("encoding", [*registry.encodings])
+def test_an_encoding_has_what_its_terms_need_and_nothing_else(encoding):
+  plain = paths(tiny.params(small("none")))
+  own = set(oracles.get(encoding, "PARAMETERS", ()))
+  assert not plain & own
+  assert paths(tiny.params(small(encoding))) == plain | own
 
 
 @pytest.mark.some(1)
@@ -64,12 +68,14 @@ def test_gradient_of_the_table_is_that_of_the_oracle(encoding):
   params = tiny.params(config)
   inputs, targets, memory = tiny.inputs(config)
   hiddens = np.asarray(memory.layers[0].hiddens)
-  move = np.random.default_rng(5).standard_normal(table(params).shape)
+  move = np.random.default_rng(5).standard_normal(table(encoding, params).shape)
 
   def slow(step):
     lanes = [list(hiddens[:, row]) for row in range(2)]
     log_probs, _ = oracle.segment(
-      with_table(params, np.float64(table(params)) + step * move),
+      with_table(
+        encoding, params, np.float64(table(encoding, params)) + step * move
+      ),
       config,
       inputs,
       lanes,
@@ -79,47 +85,36 @@ def test_gradient_of_the_table_is_that_of_the_oracle(encoding):
     return -chosen.mean()
 
   def fast(rows):
-    changed = with_table(params, rows)
+    changed = with_table(encoding, params, rows)
     losses, _ = tiny.apply(
       config, changed, inputs, targets, memory, method="nll"
     )
     return jnp.mean(losses)
 
   expected = (slow(1e-5) - slow(-1e-5)) / 2e-5
-  products = np.array(jax.grad(fast)(table(params))) * move
+  products = np.array(jax.grad(fast)(table(encoding, params))) * move
   # Float32, of a sum whose terms cancel.
   tolerance = 1e-5 * np.abs(products).sum()
   np.testing.assert_allclose(products.sum(), expected, atol=tolerance)
   assert np.count_nonzero(products) > 10
 
 
-def table(params):
-  layers = params["layers"]["0"]
-  return layers.get("positions", layers["attention"].get("distances"))
+def table(encoding, params):
+  (path,) = oracles.get(encoding, "PARAMETERS")
+  return functools.reduce(lambda tree, key: tree[key], path.split("/"), params)
 
 
-def with_table(params, rows):
-  layers = dict(params["layers"]["0"])
-  if "positions" in layers:
-    layers["positions"] = rows
-  else:
-    layers["attention"] = layers["attention"] | {"distances": rows}
-  return params | {"layers": {"0": layers}}
-
-
-def test_distances_beyond_the_table_share_its_last_row():
-  config = tiny.model_config(encoding="shaw", num_positions=3)
-  params = tiny.params(config)
-  inputs, _, memory = tiny.inputs(config)
-  gradient = jax.grad(
-    lambda params: tiny.apply(config, params, inputs, memory)[0].sum()
-  )(params)["layers"]["0"]["attention"]["distances"]
-  assert gradient.shape[1] == 3
-  assert jnp.all(jnp.any(gradient != 0, axis=(0, 2)))
+def with_table(encoding, params, rows):
+  (path,) = oracles.get(encoding, "PARAMETERS")
+  return traverse_util.unflatten_dict(
+    traverse_util.flatten_dict(params, sep="/") | {path: rows}, sep="/"
+  )
 
 
 def test_too_long_a_segment_is_one_line():
-  config = tiny.model_config(encoding="absolute_per_layer", num_positions=2)
+  config = tiny.model_config(
+    encoding=kinds.learned(counts_from_segment=True), num_positions=2
+  )
   inputs, _, memory = tiny.inputs(config)
   with pytest.raises(errors.UserError, match="has learned 2 positions"):
     tiny.apply(config, tiny.params(config), inputs, memory)
@@ -127,7 +122,9 @@ def test_too_long_a_segment_is_one_line():
 
 def test_a_reader_of_too_long_segments_is_one_line():
   """Single tokens reach the same positions, where nothing would be checked."""
-  config = tiny.model_config(encoding="absolute_per_layer", num_positions=2)
+  config = tiny.model_config(
+    encoding=kinds.learned(counts_from_segment=True), num_positions=2
+  )
   with pytest.raises(errors.UserError, match="has learned 2 positions"):
     reader_lib.Reader(
       config, mem_len=4, segment_len=3, clamp_len=0, same_length=True
@@ -138,17 +135,21 @@ def test_the_choices_are_what_is_registered():
   assert schema.choices("model.encoding") == tuple(registry.encodings)
   for name, encoding in registry.encodings.items():
     assert encoding.registered_name == name
-    assert encoding.counts_from_segment == (name in ABSOLUTE)
+    # Only those add something that depends on the place in a segment.
+    adds = oracles.get(name, "embedded") or oracles.get(name, "added")
+    assert encoding.counts_from_segment == bool(adds)
 
 
-def test_rotated_heads_have_an_even_width():
-  config = tiny.config_dict(**{"model.encoding": "rope", "model.head_dim": 5})
+@pytest.mark.parametrize("encoding", kinds.encodings(rotates=True))
+def test_rotated_heads_have_an_even_width(encoding):
+  config = tiny.config_dict(**{"model.encoding": encoding, "model.head_dim": 5})
   with pytest.raises(errors.UserError, match="it is 5; try 6"):
     load.from_config_dict(config)
 
 
 @pytest.mark.parametrize("length", ["train.clamp_len", "eval.clamp_len"])
-def test_nothing_but_relative_distances_is_clamped(length):
-  config = tiny.config_dict(**{"model.encoding": "shaw", length: 3})
+@pytest.mark.parametrize("encoding", kinds.encodings(clamps=False))
+def test_nothing_but_relative_distances_is_clamped(encoding, length):
+  config = tiny.config_dict(**{"model.encoding": encoding, length: 3})
   with pytest.raises(errors.UserError, match=f"{length}=3 clamps distances"):
     load.from_config_dict(config)

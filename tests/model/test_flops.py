@@ -1,26 +1,28 @@
 """Operations of a token, counted from the model's own masks and parameters."""
 
+import collections
+import contextlib
 import dataclasses
 import math
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import kinds
+from tests import oracles
 from tests import tiny
+from tests.conformance import adapters
+from transformer_xl import errors
 from transformer_xl.config import registry
 from transformer_xl.model import attention as attention_lib
 from transformer_xl.model import layers
 from transformer_xl.model import network
-from transformer_xl.model.mixers import block_recurrent
-from transformer_xl.model.mixers import memorizing
 from transformer_xl.model.mixers import mixer as mixer_lib
 
-RATE, SLOTS, VECTORS = 3, 2, 3
-# What attends in block_recurrent layers, in this order.
-NAMES = ("mix", "write", "read")
+# Segments within which every state comes round again.
+PERIOD = 6
 WINDOWS = ("", "mem_len", "mem_len_plus_one")  # "" without `same_length`.
 # Memories that are absent, shorter than a segment of 5, and longer.
 READINGS = [
@@ -35,20 +37,12 @@ MORE_MODELS = [
   {"num_kv_heads": 1},
   {"num_kv_heads": 2, "qk_norm": True},
   {"head_dim": 3},
-  {"memorizing.window": 1, "memorizing.top_k": 1},
-  {"memorizing.window": 100},
 ]
 
 
 def layer_config(name, **updates):
   """A model of one layer, with biases of its own."""
-  sizes = {
-    "model_dim": 16,
-    "num_heads": 4,
-    "compressive.rate": RATE,
-    "compressive.slots": SLOTS,
-    "block_recurrent.num_vectors": VECTORS,
-  }
+  sizes = {"model_dim": 16, "num_heads": 4}
   shared = {"layers": (name,), "num_layers": 1, "untie_biases": True}
   return tiny.model_config(**sizes | shared | updates)
 
@@ -56,12 +50,14 @@ def layer_config(name, **updates):
 def visible_pairs(config, reading):
   """Pairs of query and key a token, by the masks of a layer with a full state.
 
-  Results are the pairs of attention in the layer, those that it could retrieve
-  and retrieves, of tokens and vectors and so on, each by its name, and the
-  tokens that are written into vectors. They are means over the tokens of whole
-  segments in which the state comes round again.
+  Results are the pairs of attention in the layer, "near", and those that the
+  mixer's own file names. They are means over the tokens of whole segments in
+  which the state comes round again.
   """
-  kind = registry.mixers[config.layers[0]]
+  name = config.layers[0]
+  kind = registry.mixers[name]
+  watched = oracles.get(name, "watched", contextlib.nullcontext)
+  once = oracles.get(name, "ONCE_A_SEGMENT", ())
   settings = mixer_lib.Settings(same_length=reading.same_length, inspects=True)
   module = kind(config, settings)
   step_len = reading.step_len or reading.segment_len + reading.context_len
@@ -69,23 +65,6 @@ def visible_pairs(config, reading):
     config, batch_size=1, mem_len=reading.mem_len, step_len=step_len
   )
   masks = {}
-
-  def retrieve(query, keys, values, *, near_reach, reach, top_k):
-    far = attention_lib.visible_keys(reach, keys.shape[1])
-    far &= ~attention_lib.visible_keys(near_reach, keys.shape[1])
-    num_far = far.sum(axis=2)
-    masks["far"] = num_far
-    masks["retrieved"] = jnp.minimum(num_far, top_k)
-    return values[:, : query.shape[1]], far.any(axis=2)[:, : query.shape[1]]
-
-  def attend(config, kernels, queries, rows, is_visible):
-    del config, kernels
-    if is_visible is None:
-      is_visible = jnp.ones((1, rows.shape[1]), bool)
-    name = NAMES[sum(key in masks for key in NAMES)]
-    shape = (1, queries.shape[1], rows.shape[1])
-    masks[name] = jnp.broadcast_to(is_visible[:, None], shape).sum(axis=2)
-    return queries
 
   @jax.jit
   def read(scalars, length, position):
@@ -103,10 +82,7 @@ def visible_pairs(config, reading):
         config, (full,), segment_len=step_len, clamp_len=0
       ),
     )
-    with (
-      mock.patch.object(memorizing, "retrieve", retrieve),
-      mock.patch.object(block_recurrent, "_attend", attend),
-    ):
+    with watched(masks):
       (_, kept), _ = module.init_with_output(
         jax.random.key(0), hidden, full, shared, mixer_lib.identity
       )
@@ -119,8 +95,8 @@ def visible_pairs(config, reading):
 
   scalars = [leaf for leaf in jax.tree.leaves(state) if not leaf.ndim]
   warmup = 40 * reading.segment_len
-  counted = RATE * reading.segment_len  # The state comes round within them.
-  sums = dict.fromkeys(("near", "far", "retrieved", *NAMES), 0.0)
+  counted = PERIOD * reading.segment_len
+  sums = collections.Counter()
   for start in range(0, warmup + counted, step_len - reading.context_len):
     position = start % reading.segment_len
     length = 0 if reading.context_len else start
@@ -130,42 +106,30 @@ def visible_pairs(config, reading):
     if start < warmup:
       continue
     for name, keys in found.items():
-      # Vectors are written where a segment starts, and read by every token.
-      if position and name in ("mix", "write"):
-        continue
       num_keys = np.asarray(keys[0])
-      if name not in ("mix", "write"):
-        num_keys = num_keys[reading.context_len :]
-      sums[name] += num_keys.sum() / counted
-  if not reading.mem_len:  # No vector is carried on.
-    sums |= dict.fromkeys(NAMES, 0.0)
+      if name in once:
+        sums[name] += 0 if position else num_keys.sum() / counted
+      else:
+        sums[name] += num_keys[reading.context_len :].sum() / counted
   return sums
 
 
 def counted_by_hand(config, reading, score_products):
   """Operations of a layer's mixer for a token.
 
-  Every entry of a matrix is one multiply-add a token, but for the matrices
-  below, and every visible pair one for each channel and product.
+  Every entry of a matrix is one multiply-add a token, but where the mixer's own
+  file says how often it multiplies, and every visible pair one for each channel
+  and product.
   """
   pairs = visible_pairs(config, reading)
-  vectors = VECTORS / reading.segment_len if reading.mem_len else 0
-  tokens = 1 if reading.mem_len else 0
-  times = {
-    "position": 0,  # Keys of distances, which all tokens share.
-    "distances": 0,
-    "vectors": 0,  # Added, not multiplied.
-    "compression": tokens / RATE,
-    "read_query": tokens,
-    "read_output": tokens,
-    "write_key": pairs["write"] / VECTORS,  # Tokens that vectors see.
-    "write_value": pairs["write"] / VECTORS,
-    **dict.fromkeys(("read_key", "read_value"), vectors),
-    **dict.fromkeys(("write_query", "write_output"), vectors),
-    **{f"mix_{part}": vectors for part in block_recurrent.Kernels._fields},
-  }
-  params = network.abstract_params(config)["layers"]["0"][config.layers[0]]
+  # Keys of distances are those of all tokens.
+  times = {"position": 0, "distances": 0}
   total = 0.0
+  if own := oracles.get(config.layers[0], "work"):
+    more, own_times = own(config, reading, pairs)
+    total += 2 * more
+    times |= own_times
+  params = network.abstract_params(config)["layers"]["0"][config.layers[0]]
   for path, leaf in jax.tree.leaves_with_path(params):
     names = [entry.key for entry in path]
     if leaf.ndim < 3 or names[-1].endswith(("bias", "scale")):
@@ -173,12 +137,6 @@ def counted_by_hand(config, reading, score_products):
     total += 2 * leaf.size * times.get(names[0], 1)
   width = config.num_heads * config.head_dim
   total += 2 * width * score_products * pairs["near"]
-  total += 2 * width * (pairs["far"] + pairs["retrieved"])
-  total += 2 * width * 2 * sum(pairs[name] for name in NAMES)
-  if config.layers == ("delta",):
-    delta = config.delta
-    # Read by key, written, and read by query.
-    total += 2 * 3 * config.num_heads * delta.key_dim * delta.value_dim
   return total
 
 
@@ -202,18 +160,40 @@ def test_a_mixer_counts_the_keys_that_its_masks_show(name, window, reading):
 @pytest.mark.parametrize("model", MORE_MODELS, ids=str)
 @pytest.mark.parametrize("name", [*registry.mixers])
 def test_a_mixer_counts_the_matrices_that_it_has(name, model):
-  if name == "compressive" and "num_kv_heads" in model:
-    pytest.skip("compressive layers have plain heads")
-  config = layer_config(name, **model)
+  try:
+    config = layer_config(name, **model)
+  except errors.UserError as error:
+    assert "num_kv_heads" in model
+    pytest.skip(str(error))
   for window in (False, True):
     reading = mixer_lib.Reading(5, 12, same_length=window)
     assert_counted(config, reading)
 
 
-@pytest.mark.parametrize("function", ["mean", "max", "conv"])
-def test_slots_without_matrices_cost_none(function):
-  config = layer_config("compressive", **{"compressive.function": function})
+@pytest.mark.parametrize(
+  ("name", "field", "value"),
+  [
+    (name, field, value)
+    for name in registry.mixers
+    for field, values in adapters.choices(name).items()
+    for value in values
+  ],
+)
+def test_each_choice_of_a_mixer_counts_its_matrices(name, field, value):
+  config = layer_config(name, **{f"{name}.{field}": value})
   assert_counted(config, mixer_lib.Reading(4, 5))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(
+  "name", [name for name in registry.mixers if oracles.get(name, "VALUES")]
+)
+def test_other_sizes_of_a_mixer_count(name, index):
+  values = oracles.get(name, "VALUES").items()
+  own = {f"{name}.{field}": both[index] for field, both in values}
+  for window in (False, True):
+    reading = mixer_lib.Reading(5, 12, same_length=window)
+    assert_counted(layer_config(name, **own), reading)
 
 
 def products(function, *args):
@@ -289,7 +269,7 @@ def test_a_model_counts_its_shortlist_layers_and_projections(
 ):
   """Of matrices, those that a word of the shortlist is multiplied by."""
   config = tiny.model_config(
-    **ends, feed_forward=feed_forward, layers=("attention:2", "lstm")
+    **ends, feed_forward=feed_forward, layers=("attention:2", kinds.recurrent())
   )
   params = network.abstract_params(config)
   ends = (*config.cutoffs, config.vocab_size)
@@ -305,7 +285,7 @@ def test_a_model_counts_its_shortlist_layers_and_projections(
       registry.mixers[name].flops(
         config, mixer_lib.Reading(4, mem_len, same_length=window)
       )
-      for name, mem_len in (("attention", 2), ("lstm", 7))
+      for name, mem_len in (("attention", 2), (kinds.recurrent(), 7))
     ]
     assert network.forward_flops_per_token(
       config, segment_len=4, mem_len=7, same_length=window
@@ -320,7 +300,7 @@ def test_heads_of_keys_that_queries_share_cost_less():
     num_heads=16,
     head_dim=32,
     ff_dim=1024,
-    encoding="rope",
+    encoding=kinds.encoding(rotates=True),
   )
   shared = dataclasses.replace(plain, num_kv_heads=1)
   works = [

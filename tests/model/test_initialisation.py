@@ -103,49 +103,9 @@ def test_initialisation_is_the_published_one():
     assert values.dtype == np.float32
 
 
-def test_the_delta_rule_starts_from_published_ranges():
-  """Steps and rates of Mamba-2; a convolution as PyTorch draws one."""
-  config = tiny.model_config(layers=("delta",), num_heads=64)
-  draw = jax.jit(functools.partial(network.init_params, config))
-  layer = jax.tree.map(
-    np.float64, draw(jax.random.key(0))["layers"]["0"]["delta"]
-  )
-  step = np.log1p(np.exp(layer["step_bias"]))
-  rate = np.exp(layer["rate_bias"])
-  # A uniform draw in +-1 / sqrt(4), from four taps.
-  taps = layer["convolution"]
-  for values, (low, high) in (
-    (np.log(step), np.log([1e-3, 1e-1])),
-    (rate, (1, 16)),
-    (taps, (-0.5, 0.5)),
-  ):
-    assert low - 1e-5 < values.min() < low + 0.1 * (high - low)
-    assert high - 0.1 * (high - low) < values.max() < high + 1e-5
-    # 128 values or more: four standard errors.
-    assert abs(values.mean() - (low + high) / 2) < 0.1 * (high - low)
-
-
 def test_layers_start_differently():
   first, second = _initial()["layers"]["0"]["attention"]["query"]
   assert np.abs(first - second).max() > 0.05  # The initial deviation.
-
-
-def test_numbers_of_layers_that_are_alike_do_not_depend_on_their_place():
-  """They were drawn and dropped without the place's name in random keys."""
-  config = tiny.model_config(
-    dropout_rate=0.3,
-    weight_dropout_rate=0.5,
-    attention_dropout_rate=0.2,
-    encoding="absolute_per_layer",
-  )
-  draw = jax.jit(functools.partial(network.init_params, config))
-  layer = draw(jax.random.key(0))["layers"]["0"]
-  query = layer["attention"]["query"][:, 0, 0]
-  np.testing.assert_allclose(query, [-0.03507269, 0.01857615], rtol=1e-5)
-  positions = layer["positions"][:, 0, 0]
-  np.testing.assert_allclose(positions, [-0.01825868, -0.02773958], rtol=1e-5)
-  loss = tiny.mean_nll(config, tiny.params(config), key=0)
-  assert loss == pytest.approx(3.5195663, rel=1e-6)
 
 
 def test_layers_in_different_places_start_differently():

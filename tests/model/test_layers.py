@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 from flax.nnx import bridge
 
+from tests import kinds
 from tests import tiny
 from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import layers_reader
@@ -17,7 +18,10 @@ MODELS = {
   "pre-norm, sinusoids added once": {
     **{"encoding": "absolute", "pre_norm": True, "final_norm": True},
   },
-  "a hybrid": {"layers": ("delta", "attention"), "encoding": "rope"},
+  "a hybrid": {
+    "layers": (kinds.mixer(attends=False), "attention"),
+    "encoding": kinds.encoding(rotates=True),
+  },
 }
 
 

@@ -4,12 +4,19 @@ A name is the beginning of a test's identifier. They are not all tests of a
 module, but so many that a mistake in it should make one fail.
 """
 
+import pathlib
+from collections.abc import Iterable
+
+from transformer_xl.config import registry
+
 _ORACLE = "tests/conformance/test_oracle.py::test_"
 _SEGMENTS = _ORACLE + "segments_of_the_network_equal_the_oracle"
 _READER = _ORACLE + "steps_of_the_reader_equal_the_oracle"
-_COMPRESSED = "relative-layers-compressive.function-compressive.slots"
 _CONFORMS = "tests/conformance/test_implementations.py::test_conforms"
 _FLOPS = "tests/training/test_log_window.py::test_"
+_COUNTS = (
+  "tests/model/test_flops.py::test_a_mixer_counts_the_keys_that_its_masks_show"
+)
 _STEP = "tests/training/test_step.py::test_"
 _WEIGHTS = (
   "tests/evaluation/test_attention_use.py::test_weights_are_those_of_the_oracle"
@@ -19,6 +26,44 @@ _RATES = (
   "test_both_rates_end_where_the_cosine_of_the_others_ends"
 )
 _EVALUATOR = "tests/evaluation/test_evaluator.py"
+_TESTS = pathlib.Path(__file__).parents[1]
+# The mixer of most other tests. A configuration would import what is mutated.
+USUAL = "attention"
+
+
+def _cases(test: str, names: Iterable[str]) -> list[str]:
+  """A test with the cases that the files of mixers or encodings have."""
+  return [
+    f"{test}[{name}-"
+    for name in names
+    if (_TESTS / f"oracles/{name}.py").is_file()
+  ]
+
+
+def _of_mixer(name: str) -> tuple[str, ...]:
+  """The tests that a mixer has by its name, without a list of them."""
+  own = f"model/test_{name}.py"
+  return (
+    *_cases(_SEGMENTS, [name]),
+    _ORACLE + "a_mixer_says",
+    *([f"tests/{own}"] if (_TESTS / own).is_file() else []),
+    *_cases(_READER, [name]),
+    _COUNTS + f"[{name}-",
+    _CONFORMS + f"[{name}",
+    f"{_WEIGHTS}[{name}]",
+  )
+
+
+def _users_of(module: str) -> list[str]:
+  """The mixers whose files import another module of their folder."""
+  folder = _TESTS.parent / "transformer_xl/model/mixers"
+  line = f"from transformer_xl.model.mixers import {module}\n"
+  return [
+    name
+    for name in registry.mixers
+    if line in (folder / f"{name}.py").read_text("utf-8")
+  ]
+
 
 TESTS = {
   "conformance/equations/attention": (
@@ -59,17 +104,15 @@ TESTS = {
     "tests/model/kernels/test_forms.py",
   ),
   "model/encodings/distances": (
-    "tests/model/test_distances.py",
+    "tests/model/test_rope.py",
     "tests/model/test_attention.py::test_",
-    _SEGMENTS + "[3-4-1-None-relative",
-    _SEGMENTS + "[3-7-0-None-shaw",
-    _SEGMENTS + "[3-7-0-None-rope",
+    *_cases(_SEGMENTS, registry.encodings),
   ),
   "model/kernels/ring": (
     _READER + "[3-7-0-None-relative]",
     _READER + "[1-1-0",
     _READER + "[4-0-0-mem_len_plus_one",
-    _READER + "[3-7-0-None-alibi",
+    *_cases(_READER, registry.encodings),
     _READER + "[2-1-0-None-relative-memory_start",
     "tests/model/kernels/test_fused_ring.py::test_the_kernel_attends",
   ),
@@ -82,9 +125,8 @@ TESTS = {
   ),
   "model/mixers/attention": (
     _SEGMENTS + "[3-7-0-None-relative]",
-    _SEGMENTS + "[3-7-9-mem_len_plus_one",
+    *_cases(_SEGMENTS, registry.encodings),
     _READER + "[5-2-0-None-relative]",
-    _SEGMENTS + "[4-2-0-mem_len-rope",
     _CONFORMS + "[plain-no_gradient",
     "tests/training/test_gradient_segments.py::test_memory_carries",
     "tests/model/test_network.py::test_memory_that_is_constant",
@@ -92,89 +134,30 @@ TESTS = {
     _FLOPS + "the_work",
     _WEIGHTS + "[relative]",
   ),
-  "model/mixers/block_recurrent": (
-    _SEGMENTS + "[3-7-0-None-relative-layers-pre_norm-block_recurrent",
-    _SEGMENTS + "[4-0-0-None-relative-layers-block_recurrent",
-    _SEGMENTS + "[2-1-0-None-relative-layers-block_recurrent",
-    _READER + "[3-7-0-None-relative-layers-pre_norm-block_recurrent",
-    _ORACLE + "a_mixer_says",
-    _WEIGHTS + "[block_recurrent",
-    _CONFORMS + "[block_recurrent",
-    _FLOPS + "vectors",
-  ),
-  "model/mixers/compressive": (
-    _SEGMENTS + "[4-3-0-None-" + _COMPRESSED,
-    _SEGMENTS + "[2-5-0-mem_len-" + _COMPRESSED,
-    _SEGMENTS + "[3-5-0-None-" + _COMPRESSED,
-    _SEGMENTS + "[8-2-0-None-rope",
-    _SEGMENTS + "[3-5-0-mem_len-" + _COMPRESSED,
-    _SEGMENTS + "[4-0-0-None-" + _COMPRESSED,
-    _READER + "[3-5-0-None-" + _COMPRESSED,
-    _ORACLE + "a_mixer_says",
-    "tests/model/test_compression_loss.py",
-    "tests/model/test_compression_loss.py::test_only_the_convolution_learns",
-    _FLOPS + "slots",
-    _WEIGHTS + "[compressive",
-  ),
-  "model/mixers/delta": (
-    _SEGMENTS + "[4-1-0-None-relative-layers-pre_norm-delta",
-    _SEGMENTS + "[4-0-0-None-relative-layers-delta",
-    _ORACLE + "a_mixer_says",
-    "tests/model/test_delta.py",
-    "tests/model/test_initialisation.py::test_the_delta_rule",
-    _READER + "[4-1-0-None-relative-layers-pre_norm-delta",
-    _CONFORMS + "[delta",
-    _FLOPS + "recurrent",
-  ),
-  "model/mixers/lstm": (
-    _SEGMENTS + "[4-1-0",
-    _SEGMENTS + "[4-0-0-None-relative-layers-num",
-    _ORACLE + "a_mixer_says",
-    "tests/model/test_lstm.py",
-    _CONFORMS + "[lstm",
-    _FLOPS + "recurrent",
-  ),
-  "model/mixers/memorizing": (
-    _SEGMENTS + "[3-9-0-None-relative-layers-pre_norm-memorizing",
-    _SEGMENTS + "[4-0-0-None-relative-layers-delta-memorizing",
-    _SEGMENTS + "[3-7-0-None-relative-layers-memorizing.window",
-    _ORACLE + "a_mixer_says",
-    "tests/model/test_memorizing.py",
-    _WEIGHTS + "[memorizing",
-    _CONFORMS + "[memorizing",
-    _FLOPS + "retriev",
-  ),
+  **{
+    f"model/mixers/{name}": _of_mixer(name)
+    for name in registry.mixers
+    if name != USUAL
+  },
   "model/mixers/mixer": (
     _SEGMENTS + "[3-7-4",
     _ORACLE + "a_mixer_says",
-    _READER + "[3-9-0-None-relative-layers-pre_norm-memorizing",
-    _READER + "[4-1-0-None-relative-layers-pre_norm-lstm",
+    *_cases(_READER, registry.mixers),
   ),
-  "model/mixers/qrnn": (
-    _SEGMENTS + "[4-1-0",
-    _SEGMENTS + "[4-0-0-None-relative-layers-num",
-    _ORACLE + "a_mixer_says",
-    _CONFORMS + "[qrnn",
-    _FLOPS + "recurrent",
-  ),
-  "model/mixers/recurrent": (
-    _SEGMENTS + "[4-1-0",
-    _SEGMENTS + "[4-0-0-None-relative-layers-num",
-    _READER + "[4-1-0",
-    _ORACLE + "a_mixer_says",
-    _CONFORMS + "[lstm",
+  "model/mixers/recurrent": tuple(
+    test for name in _users_of("recurrent") for test in _of_mixer(name)
   ),
   "model/network": (
     _SEGMENTS + "[3-7-0-None-relative]",
     _SEGMENTS + "[3-7-4",
     _SEGMENTS + "[3-7-2-None-relative-norm",
-    _SEGMENTS + "[4-0-0-None-absolute-",
+    _SEGMENTS + "[absolute-4-0-0-None",
     "tests/model/test_network.py",
     "tests/model/test_initialisation.py",
     "tests/model/test_dropout.py::test_dropout_is_in_each",
     "tests/model/test_dropout.py::test_embedding_dropout",
     "tests/model/test_dropout.py::test_what_enters",
-    "tests/model/test_compression_loss.py::test_all_places",
+    "tests/model/test_compressive.py::test_all_places",
     _FLOPS + "the_work",
     _FLOPS + "an_adaptive",
     _STEP + "penalties",
@@ -183,16 +166,14 @@ TESTS = {
   "model/ring": (
     _READER + "[3-7-0-None-relative]",
     _READER + "[4-0-0-mem_len_plus_one",
-    _READER + "[4-2-0-mem_len-rope",
-    _READER + "[3-7-9-mem_len_plus_one",
+    *_cases(_READER, registry.encodings),
     _READER + "[4-6-0",
-    _READER + "[3-7-0-mem_len-rope",
     _READER + "[2-1-0-None-relative-memory_start",
     "tests/model/test_ring.py",
   ),
   "model/visibility": (
     _SEGMENTS + "[3-7-0-None-relative]",
-    _SEGMENTS + "[3-7-9-mem_len_plus_one",
+    _SEGMENTS + "[relative-3-7-9-mem_len_plus_one",
     _SEGMENTS + "[1-1-0",
     _SEGMENTS + "[4-0-0-mem_len_plus_one",
   ),

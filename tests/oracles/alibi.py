@@ -1,5 +1,7 @@
 """Penalties of distances, from their equations."""
 
+from tests.oracles import cases
+
 
 def slope(head: int, num_heads: int) -> float:
   """The slope of a head (Press et al. 2021, section 3).
@@ -15,3 +17,16 @@ def slope(head: int, num_heads: int) -> float:
   if head < power:
     return (2 ** (-8 / power)) ** (head + 1)
   return (2 ** (-4 / power)) ** (2 * (head - power) + 1)
+
+
+def slopes(config):
+  count = config.num_heads
+  return [slope(head, count) for head in range(count)]
+
+
+CASES = (cases.Case(3, 7, 0, None, {"encoding": "alibi", "num_heads": 3}),)
+REST = (
+  cases.Case(
+    4, 2, 0, "mem_len", cases.ZEROS | {"encoding": "alibi", "pre_norm": True}
+  ),
+)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tests.oracles import cases
 from tests.oracles import gates
 
 
@@ -44,3 +45,29 @@ def read(config, own, rows, state):
 def start(config):
   shape = (config.delta.value_dim, config.delta.key_dim)
   return {head: np.zeros(shape) for head in range(config.num_heads)}, []
+
+
+def work(config, reading, pairs):
+  """A token's key reads the matrix of a head, writes it, and a query reads."""
+  del reading, pairs
+  own = config.delta
+  return 3 * config.num_heads * own.key_dim * own.value_dim, {}
+
+
+CASES = (cases.Case(4, 1, 0, None, {"layers": ("delta",), "pre_norm": True}),)
+REST = (
+  cases.Case(4, 0, 0, None, {"layers": ("delta", "attention")}),
+  cases.Case(
+    *(3, 7, 0, None),
+    {"layers": ("delta", "delta", "attention"), "num_layers": 3},
+  ),
+)
+VALUES = {"key_dim": (6, 3), "value_dim": (4, 2)}
+BLOCKS = {"CHUNK": (2, 3, 64)}
+TRANSFER = {"key_dim": "equal", "value_dim": "equal"}
+NO_MATRICES = ("convolution",)
+SPLITS = {
+  "gate": ("fsdp", "tensor"),
+  "output": ("tensor", "fsdp"),
+  "convolution": (),
+}

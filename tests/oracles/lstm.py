@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tests.oracles import cases
 from tests.oracles import gates
 
 
@@ -24,3 +25,8 @@ def read(config, own, rows, vectors):
 
 def start(config):
   return np.zeros((2, config.model_dim))
+
+
+CASES = (cases.Case(4, 1, 0, None, {"layers": ("lstm",), "pre_norm": True}),)
+REST = (cases.Case(4, 0, 0, None, {"layers": ("lstm", "attention")}),)
+SPLITS = {"cell/ig/kernel": ("fsdp",), "cell/hg/bias": ()}

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tests.oracles import cases
 from tests.oracles import gates
 
 
@@ -20,3 +21,8 @@ def read(config, own, rows, vectors):
 
 def start(config):
   return np.zeros((2, config.model_dim))
+
+
+CASES = (cases.Case(4, 1, 0, None, {"layers": ("qrnn",)}),)
+REST = (cases.Case(4, 0, 0, None, {"layers": ("qrnn", "attention")}),)
+SPLITS = {"kernel": ("fsdp",), "bias": ()}

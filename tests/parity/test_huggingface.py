@@ -9,6 +9,7 @@ from flax import traverse_util
 from tests.parity import configurations
 from tests.parity import differences
 from tests.parity import ours
+from transformer_xl.config import registry
 from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
@@ -24,7 +25,7 @@ from tests.parity import theirs  # noqa: E402  (needs both)
 # Which of our fields a folder does not say, or says of training only.
 UNSAID = {"dtype": "float32", "scan_unroll": 1}
 # Fields of mixers that no folder has.
-OTHER_MIXERS = ("block_recurrent", "compressive", "delta", "memorizing")
+OTHER_MIXERS = tuple(registry.mixers.groups())
 
 
 @pytest.mark.parametrize(

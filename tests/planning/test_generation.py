@@ -3,16 +3,19 @@
 import jax
 import pytest
 
+from tests import kinds
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.planning import generation
 from transformer_xl.planning import plan
 
+COMPRESSING = kinds.compressing()
+
 
 def planned_bytes(num_slots):
   updates = {
-    "model.layers": ("lstm", "compressive"),
-    "model.compressive.slots": num_slots,
+    **kinds.model(kinds.recurrent(), COMPRESSING),
+    f"model.{COMPRESSING}.slots": num_slots,
     "generate.mem_len": 8,
   }
   config = load.from_config_dict(tiny.config_dict(**updates))

@@ -7,6 +7,7 @@ import re
 import jax
 import pytest
 
+from tests import kinds
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.model import network
@@ -80,7 +81,11 @@ def test_cycles_are_those_of_the_parts_of_the_model():
 @pytest.mark.rest
 def test_operations_of_a_hybrid_belong_to_its_parts():
   """The names are those that JAX gives them, each with ten cycles."""
-  updates = {"model.layers": ("lstm", "attention:4"), "model.cutoffs": (5, 11)}
+  recurrent = kinds.recurrent()
+  updates = {
+    "model.layers": (recurrent, "attention:4"),
+    "model.cutoffs": (5, 11),
+  }
   config = load.from_config_dict(tiny.config_dict(**updates))
   devices = jax.devices()[:1]
   lowered = plan.lower_updates(config, count=1, devices=devices)
@@ -93,14 +98,14 @@ def test_operations_of_a_hybrid_belong_to_its_parts():
   ]
   program = "\n".join(["ENTRY %main (p: f32[8]) -> f32[8] {", *instructions])
   parts = hlo_cost.program_cost(program).by_part()
-  learned = ("lstm", "attention", "norms", "feed-forward", "embedding")
+  learned = (recurrent, "attention", "norms", "feed-forward", "embedding")
   for part in (*learned, "softmax"):
     assert parts[part]["forward"] > 0, part
     assert parts[part]["backward"] > 0, part
   assert parts["optimizer"]["forward"] > 0
-  in_layers = ("attention/", "lstm/", "feed_forward/", "norm/")
+  in_layers = ("attention/", f"{recurrent}/", "feed_forward/", "norm/")
   named = sum(any(mark in name for mark in in_layers) for name in names)
-  counted = ("lstm", "attention", "norms", "feed-forward")
+  counted = (recurrent, "attention", "norms", "feed-forward")
   assert sum(sum(parts[part].values()) for part in counted) >= 10 * named
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
@@ -172,9 +173,12 @@ def test_pieces_of_text_are_printable_or_white_space():
       {"eval.mem_len": (0,), "eval.context_len": 4},
       "set --config.eval.context_len=0",
     ),
-    ({"model.layers": ("compressive",)}, "whose keys are several tokens each"),
+    (
+      {"model.layers": (kinds.compressing(),)},
+      "whose keys are several tokens each",
+    ),
   ],
-  ids=["context", "compressive"],
+  ids=["context", "slots"],
 )
 def test_what_a_page_cannot_show_is_one_line(data_dir, tmp_path, fields, says):
   config = runs.write(data_dir, tmp_path, **fields)

@@ -1,16 +1,18 @@
 """Numbers as a report writes and chooses them."""
 
+from tests import kinds
 from transformer_xl.report import tables
 from transformer_xl.workdir import run_history
 
 
 def test_cards_name_what_they_mean_and_leave_out_what_is_empty():
+  recurrent = kinds.recurrent()
   card = {
     "nll": 2.5,
     "mem_len": 8,
     "warmup_len": -1,
     "same_length": False,
-    "layers": ["lstm", "attention"],
+    "layers": [recurrent, "attention"],
     "mixer_fields": {},
     "initialised_from": None,
   }
@@ -22,7 +24,7 @@ def test_cards_name_what_they_mean_and_leave_out_what_is_empty():
   assert table.shared == {
     "warm-up (tokens)": "as the memory",
     "same length": "no",
-    "layers": "lstm, attention",
+    "layers": f"{recurrent}, attention",
   }
 
 

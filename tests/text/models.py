@@ -3,6 +3,7 @@
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests import tiny
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.model import reader as reader_lib
@@ -11,10 +12,13 @@ from transformer_xl.text import language_model
 # Narrow recurrent layers repeat themselves, since their outputs are below 1.
 HYBRID = {
   "num_layers": 3,
-  "layers": ("lstm", "qrnn", "attention"),
+  "layers": (*kinds.mixers(attends=False, Fields=None), "attention"),
   "model_dim": 48,
 }
-MATRICES = {"layers": ("delta", "attention"), "model_dim": 24}
+MATRICES = {
+  "layers": (kinds.mixer(attends=False), "attention"),
+  "model_dim": 24,
+}
 MODELS = ({}, HYBRID, pytest.param(MATRICES, marks=pytest.mark.rest))
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from tests import comparison
+from tests import kinds
 from tests import tiny
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
@@ -45,18 +47,17 @@ NETWORKS = {
   "relative_tied": {**ALL, **LOCKED, "model.encoding": "relative_tied"},
   "limits": {**ALL, "model.layers": ("attention:2", "attention")},
   "several": {**ALL, **LOCKED, "train.gradient_segments": 2},
-  "lstm": {**RECURRENT, "model.layers": ("lstm",)},
-  "qrnn": {**RECURRENT, **LOCKED, "model.layers": ("qrnn",)},
-  "delta": {**RECURRENT, "model.layers": ("delta",)},
-  "block_recurrent": {**ALL, "model.layers": ("block_recurrent",)},
-  "memorizing": {**ALL, **LOCKED, "model.layers": ("memorizing",)},
-  "hybrid": {**ALL, "model.layers": ("lstm", "attention")},
-  "compressive": {
-    **ALL,
-    "model.layers": ("compressive",),
-    "model.compressive.rate": 2,
-    "model.compressive.slots": 3,
+  # Every other one drops the same in all tokens.
+  **{
+    name: {
+      **(ALL if registry.mixers[name].attends else RECURRENT),
+      **(LOCKED if index % 2 else {}),
+      **kinds.model(name),
+    }
+    for index, name in enumerate(registry.mixers)
+    if name != kinds.USUAL
   },
+  "hybrid": {**ALL, "model.layers": (kinds.recurrent(), "attention")},
 }
 # Every network, and every number of parts with some of them.
 CASES = [

@@ -1,9 +1,11 @@
-"""Runs with compressive layers: resuming, validation, cards."""
+"""Runs with compressive layers: resuming, validation, cards, attention."""
 
 import numpy as np
 import pytest
 
+import transformer_xl
 from tests import corpus
+from tests import saved_runs
 from tests.training import test_resume
 from transformer_xl import errors
 from transformer_xl.evaluation import evaluate
@@ -80,3 +82,22 @@ def test_a_run_generates_and_goes_on_with_another_length(workdir, data_dir):
   assert loop.train(config, workdir)  # From an empty memory.
   (layers,) = test_resume.newest(workdir, config).memory.layers
   assert layers.slots.shape[2] == 5
+
+
+def test_attention_to_tokens_that_wait_to_be_compressed_is_shown(tmp_path):
+  fields = {
+    "model.layers": ("compressive",),
+    "model.compressive.rate": 4,
+    "model.compressive.slots": 2,
+  }
+  folder = saved_runs.write(tmp_path, **fields)
+  model = transformer_xl.load(folder, mem_len=4, segment_len=5)
+  text = "abc def abc ghi jkl mno"  # Longer than several segments.
+  found = model.attention(text, layers=(1, 2)).weights
+  # After 5 tokens, the first has left memory and waits for 3 others.
+  np.testing.assert_allclose(found[:, :, :10].sum(-1), 1, rtol=1e-5)
+  assert found[:, :, 5:10, 0].min() > 0
+  # After 10 tokens, the first slot has 4, and 2 wait.
+  assert found[:, :, 10:15, :4].max() == 0
+  assert found[:, :, 10:15, 4:6].min() > 0
+  assert found[:, :, 10:15].sum(-1).max() < 1

@@ -14,6 +14,8 @@ import pytest
 
 from tests import comparison
 from tests import corpus
+from tests import kinds
+from tests import oracles
 from tests import tiny
 from tests.analysis import runs
 from tests.config import test_effects
@@ -21,6 +23,7 @@ from tests.training import runs as finished
 from tests.training import test_resume
 from transformer_xl import errors
 from transformer_xl.config import load as load_lib
+from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
 from transformer_xl.model import network
@@ -189,9 +192,9 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
 @pytest.mark.parametrize(
   ("transfer", "names"),
   [
-    ("equal", ["num_layers", "encoding", "tie_weights", "delta.key_dim"]),
-    ("same_shapes", ["layers", "compressive.slots", "memorizing.top_k"]),
-    ("any", ["dropout_rate", "dtype", "rope.position_scale"]),
+    ("equal", ["num_layers", "encoding", "tie_weights"]),
+    ("same_shapes", ["layers"]),
+    ("any", ["dropout_rate", "dtype"]),
   ],
 )
 def test_a_field_says_how_free_it_is(transfer, names):
@@ -199,18 +202,53 @@ def test_a_field_says_how_free_it_is(transfer, names):
     assert schema.all_fields()[f"model.{name}"].transfer == transfer
 
 
+@pytest.mark.parametrize("name", [*registry.mixers, *registry.encodings])
+def test_a_field_of_a_mixer_or_an_encoding_says_how_free_it_is(name):
+  fields = schema.all_fields()
+  own = [path for path in fields if path.startswith(f"model.{name}.")]
+  found = {path.rpartition(".")[2]: fields[path].transfer for path in own}
+  assert found == oracles.get(name, "TRANSFER", {})
+
+
+@pytest.mark.parametrize(
+  ("name", "field"),
+  [
+    (name, field)
+    for name in registry.mixers
+    for field in oracles.get(name, "TRANSFER", {})
+  ],
+)
+def test_what_a_mixer_remembers_may_differ_where_parameters_fit(
+  name, field, data_dir, tmp_path
+):
+  layers = {"model.layers": (name,)}
+  own = runs.write(data_dir, str(tmp_path), **layers)
+  value = oracles.get(name, "VALUES")[field][0]
+  updates = {f"model.{name}.{field}": value, "train.init_from": str(tmp_path)}
+  config = corpus.config(data_dir, **layers | updates)
+  shapes = [
+    jax.tree.map(jnp.shape, network.abstract_params(one.model))
+    for one in (own, config)
+  ]
+  free = oracles.get(name, "TRANSFER")[field] == "same_shapes"
+  if free and shapes[0] == shapes[1]:
+    params, _ = load(config)
+    expected = tiny.params(own.model)
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+  else:
+    says = "or start from its" if free else f"model.{name}.{field} is "
+    with pytest.raises(errors.UserError, match=says):
+      load(config)
+
+
 @pytest.mark.some(3)
 @pytest.mark.parametrize(
   ("layers", "changes", "fits"),
   [
     (("attention",), {"model.layers": ("attention:3",)}, True),
-    (("attention",), {"model.layers": ("lstm",)}, False),
+    (("attention",), {"model.layers": (kinds.recurrent(),)}, False),
     # The pattern has other names for the second layer.
     (("attention",), {"model.layers": ("attention:3", "attention")}, False),
-    (("compressive",), {"model.compressive.slots": 3}, True),
-    # The matrix of the convolution has another height, or is not there.
-    (("compressive",), {"model.compressive.rate": 2}, False),
-    (("compressive",), {"model.compressive.function": "mean"}, False),
     # What else differs is refused with it.
     (
       ("attention",),

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
+from tests import oracles
 from tests import tiny
 from tests.training.runs import lines
 from transformer_xl import hardware
 from transformer_xl.config import load
 from transformer_xl.model import nats
 from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
 from transformer_xl.training import hooks
 from transformer_xl.training import log_window
 from transformer_xl.training import loop
@@ -72,58 +75,11 @@ def test_the_work_of_a_token_is_counted_by_hand():
   ) == pytest.approx(2 * (layers + softmax - forgotten))
 
 
-def test_slots_and_their_convolution_are_counted_by_hand():
-  config = tiny.model_config(
-    layers=("compressive",), **{"compressive.slots": 5, "compressive.rate": 3}
-  )
-  plain = dataclasses.replace(config, layers=("attention",))
-  keys = 2 * 3 * 8 * 5  # Those of the slots, in two layers.
-  convolution = 2 * 8 * 8  # One slot [8] for three states [8] is a third.
-  for mem_len, more in ((6, keys + convolution), (0, 0)):
-    works = [
-      network.forward_flops_per_token(one, segment_len=3, mem_len=mem_len)
-      for one in (plain, config)
-    ]
-    assert works[1] - works[0] == pytest.approx(2 * more)
-
-
-def test_vectors_count_their_matrices_and_pairs():
-  """Three vectors, written once in a segment of four tokens."""
-  shared = {"segment_len": 4, "mem_len": 6}
-  plain, recurrent = (
-    network.forward_flops_per_token(tiny.model_config(layers=(name,)), **shared)
-    for name in ("attention", "block_recurrent")
-  )
-  matrix = 8 * 8  # D and H Dh are 8.
-  tokens = 4 * matrix  # Read: query, output; write: key, value.
-  vectors = 8 * matrix * 3 / 4  # Read: two; their own: four; write: two.
-  pairs = 2 * 8 * (3 + 3 + 3 * 3 / 4)  # Read, write, own; scores and values.
-  assert recurrent - plain == pytest.approx(2 * 2 * (tokens + vectors + pairs))
-
-
-def test_retrieval_counts_its_scores_and_values():
-  """Beyond a window of 2, keys have scores, and 4 values are retrieved."""
-  near, far = (
-    network.forward_flops_per_token(
-      tiny.model_config(layers=("memorizing",)), segment_len=4, mem_len=mem_len
-    )
-    for mem_len in (2, 9)
-  )
-  # Of the 4 tokens, with a memory of 2 and with one of 9.
-  scores = (7 + 8 + 9 + 10) / 4 - (0 + 1 + 2 + 3) / 4
-  values = 4 - (0 + 1 + 2 + 3) / 4
-  assert far - near == 2 * 2 * 8 * (
-    scores + values
-  )  # Two layers, two heads [4].
-
-
-@pytest.mark.parametrize(
-  ("name", "more"), [("lstm", 0), ("qrnn", 0), ("delta", 120)]
-)
-def test_recurrent_layers_count_their_matrices(name, more):
+@pytest.mark.parametrize("name", kinds.mixers(attends=False))
+def test_recurrent_layers_count_their_matrices(name):
   """Each entry of a matrix is one multiply-add for a token.
 
-  The matrices in the two heads of a delta layer, [4, 5], have three.
+  Those of the state are what the mixer's own file counts.
   """
   config = tiny.model_config(layers=(name,), num_layers=3)
   layers = tiny.params(config)["layers"]
@@ -131,9 +87,16 @@ def test_recurrent_layers_count_their_matrices(name, more):
     leaf.size for leaf in jax.tree.leaves(layers) if leaf.ndim == 3
   )
   for mem_len in (0, 1, 6):
+    reading = mixer.Reading(segment_len=4, mem_len=mem_len)
+    more, _ = oracles.get(name, "work", no_work)(config, reading, {})
     assert network.forward_flops_per_token(
       config, segment_len=4, mem_len=mem_len
     ) == pytest.approx(2 * (matrices + 3 * more + 8 * 23))
+
+
+def no_work(*arguments):
+  del arguments
+  return 0, {}
 
 
 def test_an_adaptive_softmax_counts_its_head():

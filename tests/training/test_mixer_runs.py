@@ -6,6 +6,7 @@ import pytest
 
 import transformer_xl
 from tests import corpus
+from tests import kinds
 from tests.training import test_resume
 from transformer_xl import errors
 from transformer_xl.data import token_file
@@ -24,7 +25,15 @@ RUN = {
 
 @pytest.mark.rest
 @pytest.mark.parametrize(
-  "layers", [("memorizing", "delta"), ("block_recurrent",)], ids=str
+  "layers",
+  [
+    (
+      kinds.mixer(has_gradient_to_memory=False),
+      kinds.mixer(attends=False),
+    ),
+    kinds.mixers(writes_segments=True),
+  ],
+  ids=str,
 )
 def test_a_run_in_parts_is_the_run_in_one_and_scores_what_it_evaluated(
   layers, data_dir, tmp_path, monkeypatch

@@ -9,6 +9,8 @@ import optax
 import pytest
 
 from tests import comparison
+from tests import kinds
+from tests import oracles
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.config import registry
@@ -258,19 +260,26 @@ def test_muon_takes_orthogonal_steps_in_the_matrices_of_layers():
   assert num_matrices > 10
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
   ("fields", "names"),
   [
     ({"untie_biases": True}, ("content_bias", "position_bias")),
-    ({"encoding": "shaw"}, ("distances",)),
-    ({"encoding": "absolute_per_layer"}, ("positions",)),
+    *(
+      ({"encoding": name}, oracles.get(name, "NO_MATRICES", ()))
+      for name in registry.encodings
+    ),
+    *(
+      ({"layers": (name,)}, oracles.get(name, "NO_MATRICES", ()))
+      for name in registry.mixers
+    ),
     (
-      {"encoding": "absolute_per_layer", "layers": ("attention", "lstm")},
+      {
+        "encoding": kinds.learned(counts_from_segment=True),
+        "layers": ("attention", kinds.recurrent()),
+      },
       ("positions", "positions"),
     ),
-    ({"layers": ("block_recurrent",)}, ("vectors",)),
-    ({"layers": ("delta",)}, ("convolution",)),
   ],
   ids=str,
 )

@@ -12,6 +12,7 @@ from ml_collections import config_flags
 
 from tests import comparison
 from tests import corpus
+from tests import kinds
 from tests import tiny
 from tests.training import test_published_training as updates
 from transformer_xl import errors
@@ -54,7 +55,7 @@ def test_layers_of_a_pattern_have_their_own_numbers():
     tiny.config_dict(
       **{
         "model.num_layers": 4,
-        "model.layers": ("lstm", "attention"),
+        "model.layers": (kinds.recurrent(), "attention"),
         FIELD: ("layers/3/.*=0",),
       }
     )
@@ -63,7 +64,7 @@ def test_layers_of_a_pattern_have_their_own_numbers():
   frozen = rate_factors.frozen_names(params, config.train)
   assert frozen
   assert all(name.startswith("layers/3/") for name in frozen)
-  assert not any("/cell/" in name for name in frozen)  # It is no LSTM.
+  assert not any(f"/{kinds.recurrent()}/" in name for name in frozen)
 
 
 def test_what_is_frozen_has_no_gradient():

@@ -5,6 +5,7 @@ import pytest
 
 import transformer_xl
 from tests import corpus
+from tests import kinds
 from tests.training import test_resume
 from transformer_xl import errors
 from transformer_xl.data import token_file
@@ -13,6 +14,16 @@ from transformer_xl.training import loop
 
 # A state is carried with any length of memory above 0.
 ONE_STATE = {"train.mem_len": 1, "eval.mem_len": (1,)}
+# Those without fields of their own above one another, and each other one alone.
+WITHOUT_FIELDS = kinds.mixers(attends=False, Fields=None)
+PATTERNS = [
+  WITHOUT_FIELDS[::-1],
+  *(
+    (name, name)
+    for name in kinds.mixers(attends=False)
+    if name not in WITHOUT_FIELDS
+  ),
+]
 
 
 def alphabet(num_tokens, *, seed=0):
@@ -43,7 +54,7 @@ def unigram_loss(config):
 
 @pytest.mark.rest
 @pytest.mark.slow
-@pytest.mark.parametrize("layers", [("qrnn", "lstm"), ("delta", "delta")])
+@pytest.mark.parametrize("layers", PATTERNS)
 def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
   layers, data_dir, tmp_path, monkeypatch
 ):

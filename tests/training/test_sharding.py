@@ -8,11 +8,14 @@ from jax import P
 
 from tests import comparison
 from tests import corpus
+from tests import kinds
+from tests import oracles
 from tests import own_process
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.model import network
 from transformer_xl.model import parameters
 from transformer_xl.model import reader as reader_lib
@@ -240,9 +243,10 @@ def test_a_table_is_split_by_words_or_else_by_width(sides, axes, shards):
   assert place.shard_shape(sides) == shards
 
 
+OTHERS = [name for name in registry.mixers if name != kinds.USUAL]
 MIXED_LAYERS = {
-  "layers": ("attention", "lstm", "delta", "block_recurrent"),
-  "num_layers": 4,
+  "layers": ("attention", *OTHERS),
+  "num_layers": 1 + len(OTHERS),
   "cutoffs": (16,),
   "div_val": 2,
   "untie_biases": True,
@@ -261,14 +265,11 @@ SPECS = {
   "layers/0/feed_forward/out_kernel": P("tensor", "fsdp"),
   "layers/0/feed_forward/out_bias": P(),
   "layers/0/mixer_norm/scale": P(),
-  "layers/1/lstm/cell/ig/kernel": P("fsdp"),
-  "layers/1/lstm/cell/hg/bias": P(),
-  "layers/2/delta/gate": P("fsdp", "tensor"),
-  "layers/2/delta/output": P("tensor", "fsdp"),
-  "layers/2/delta/convolution": P(),
-  "layers/3/block_recurrent/read_key": P("fsdp", "tensor"),
-  "layers/3/block_recurrent/write_output": P("tensor", "fsdp"),
-  "layers/3/block_recurrent/vectors": P(),
+  **{
+    f"layers/{place}/{name}/{path}": P(*axes)
+    for place, name in enumerate(OTHERS, 1)
+    for path, axes in oracles.get(name, "SPLITS", {}).items()
+  },
 }
 
 

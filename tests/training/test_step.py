@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import comparison
+from tests import kinds
 from tests import tiny
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
@@ -252,10 +253,7 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
 def test_a_loss_of_mixers_is_a_mean_over_tokens():
   """The convolution of slots follows it, and no other loss."""
   fields = {
-    "model.layers": ("compressive",),
-    "model.compressive.function": "conv",
-    "model.compressive.rate": 2,
-    "model.compressive.slots": 3,
+    **kinds.model(kinds.compressing()),
     "train.segment_len": LENGTH,
     "train.mem_len": MEMORY,
   }
@@ -283,7 +281,7 @@ def test_a_loss_of_mixers_is_a_mean_over_tokens():
   (after, _), _ = update(state, memory, last, 0)
   gradient = jax.jit(jax.grad(loss))(state.params)
   before, moved, slope = (
-    tree["layers"]["0"]["compressive"]["compression"]
+    tree["layers"]["0"][kinds.compressing()]["compression"]
     for tree in (state.params, after.params, gradient)
   )
   expected = jax.tree.map(lambda p, g: p - 0.1 * g, before, slope)

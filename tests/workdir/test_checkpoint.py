@@ -11,13 +11,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from tests import kinds
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.model import network
 from transformer_xl.model.mixers import attention
-from transformer_xl.model.mixers import compressive
-from transformer_xl.model.mixers import recurrent
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
@@ -92,24 +92,34 @@ def assert_same(one, other):
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+def states_of_other_mixers():
+  """One state of each mixer, in which all numbers differ."""
+  names = tuple(name for name in registry.mixers if name != kinds.USUAL)
+  state = network.empty_state(
+    tiny.model_config(layers=names, num_layers=len(names)),
+    batch_size=2,
+    mem_len=3,
+    step_len=3,
+  )
+  return jax.tree.map(
+    lambda leaf: jnp.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape),
+    state.layers,
+  )
+
+
 def test_states_of_unequal_layers_come_back(tmp_path):
   """Also where one of the layers has arrays that are empty."""
   memory = make_memory()
   (layer,) = memory.layers
-  slots = compressive.Memory(
-    slots=layer.hiddens + 1,
-    waiting=layer.hiddens[:, :, :0],
-    hiddens=layer.hiddens + 2,
-    num_waiting=jnp.array([3, 4], jnp.int32),
-  )
-  carry = recurrent.Carry(layer.hiddens[:, :, :2] + 3)
+  others = states_of_other_mixers()
+  assert any(leaf.size == 0 for leaf in jax.tree.leaves(others))
   short = attention.Memory(layer.hiddens[:, :, 2:])
-  unequal = memory._replace(layers=(short, layer, slots, carry))
+  unequal = memory._replace(layers=(short, layer, *others))
   save(tmp_path, [make_state(7)], memory=unequal)
   assert_same(restore(tmp_path, make_state(0), unequal).memory, unequal)
   # With other layers from now on it starts empty.
   assert restore(tmp_path, make_state(0)).memory is None
-  swapped = memory._replace(layers=(layer, short, slots, carry))
+  swapped = memory._replace(layers=(layer, short, *others))
   assert restore(tmp_path, make_state(0), swapped).memory is None
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
 from transformer_xl import errors
 from transformer_xl.workdir import run_history
 from transformer_xl.workdir import run_record
@@ -110,7 +111,7 @@ def test_a_curve_of_memories_begins_without_one(workdir):
   nothing = {"same_length": False, "mixer_fields": {}}
   settings = {
     "same_length": True,
-    "mixer_fields": {"compressive": {"slots": 4}},
+    "mixer_fields": {kinds.compressing(): {"slots": 4}},
   }
   keep(workdir, card(0, 3.0, **nothing), card(8, 2.0, **settings))
   curves = run_history.read(str(workdir)).loss_by_memory()

@@ -12,6 +12,7 @@ import pytest
 
 import transformer_xl
 from tests import corpus
+from tests import kinds
 from tests import own_process
 from tests import saved_runs
 from tests import tiny
@@ -86,7 +87,10 @@ def test_parameters_that_are_not_numbers_are_refused_by_name(
   assert transformer_xl.load(folder, checkpoint=7).score(["abc"])[0].nll > 0
 
 
-WRITES = {"model.encoding": "rope", "model.layers": ("block_recurrent",)}
+WRITES = {
+  "model.encoding": kinds.encoding(rotates=True),
+  "model.layers": kinds.mixers(writes_segments=True),
+}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import kinds
 from tests import tiny
 from tests.evaluation import splits
 from transformer_xl.data import streams
@@ -230,7 +231,8 @@ def reader(config):
   [
     ("apart", "rms", ("attention",)),
     pytest.param(
-      *("shared", "sgd", ("lstm", "attention:4")), marks=pytest.mark.rest
+      *("shared", "sgd", (kinds.recurrent(), "attention:4")),
+      marks=pytest.mark.rest,
     ),
   ],
 )

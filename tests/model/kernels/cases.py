@@ -14,12 +14,12 @@ from transformer_xl.model.kernels import dispatch
 
 FORMS = ("xla", "pallas")
 ROUNDING = 1e-5  # Float32 against float64, relative to the largest number.
-# What attention has besides queries, keys and values, by encoding. To the
-# kernels, rope and the absolute encodings are as none.
+# What attention has besides queries, keys and values. An encoding has one of
+# these, whatever else it changes.
 TERMS = {
-  "relative": ("position_key", "content_bias", "position_bias"),
-  "shaw": ("position_key",),
-  "alibi": ("slopes",),
+  "biased keys": ("position_key", "content_bias", "position_bias"),
+  "keys": ("position_key",),
+  "slopes": ("slopes",),
   "none": (),
   "added": ("added",),  # What no encoding of the package has.
 }
@@ -33,7 +33,7 @@ def arguments(
   heads: int,
   width: int,
   *,
-  encoding: str = "relative",
+  terms: str = "biased keys",
   dtype: Any = jnp.float32,
   seed: int = 0,
 ) -> dict[str, jax.Array]:
@@ -52,15 +52,15 @@ def arguments(
     "value": normal(lanes, keys, heads, width),
     "reach": jnp.asarray(reach, jnp.int32),
   }
-  terms = {
+  drawn = {
     "position_key": normal(keys, heads, width),
     "content_bias": normal(heads, width),
     "position_bias": normal(heads, width),
     "slopes": jnp.asarray(generator.uniform(0.01, 0.5, heads), jnp.float32),
   }
-  if encoding == "added":
-    terms["added"] = normal(heads, keys)
-  return arrays | {name: terms[name] for name in TERMS[encoding]}
+  if terms == "added":
+    drawn["added"] = normal(heads, keys)
+  return arrays | {name: drawn[name] for name in TERMS[terms]}
 
 
 def dropout(

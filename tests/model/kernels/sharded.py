@@ -18,13 +18,13 @@ os.environ["XLA_FLAGS"] = (
 
 def main():
   # Lanes and heads that the devices divide, and those that they do not.
-  # These encodings have all the terms that any has.
-  for lanes, heads, encoding in (
-    (4, 2, "relative"),
-    (3, 3, "relative"),
-    (3, 3, "alibi"),
+  # These are all terms that there are.
+  for lanes, heads, terms in (
+    (4, 2, "biased keys"),
+    (3, 3, "biased keys"),
+    (3, 3, "slopes"),
   ):
-    arrays = cases.arguments(lanes, 3, 12, heads, 4, encoding=encoding)
+    arrays = cases.arguments(lanes, 3, 12, heads, 4, terms=terms)
     dropout = cases.dropout(arrays, 0.4)
 
     expected = cases.defined_value_and_gradients(arrays, dropout)

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests import kinds
 from tests.conformance import adapters
 from tests.conformance import test_oracle
 from tests.model.kernels import cases
 from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import registry
 from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
 
@@ -85,10 +87,11 @@ def test_a_named_choice_is_taken(name):
   "encoding",
   [
     "relative",
-    "alibi",
+    kinds.sloping(),
     *(
       pytest.param(encoding, marks=pytest.mark.rest)
-      for encoding in ("rope", "none", "absolute", "shaw")
+      for encoding in registry.encodings
+      if encoding not in ("relative", kinds.sloping())
     ),
   ],
 )

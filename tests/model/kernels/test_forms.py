@@ -30,23 +30,23 @@ MORE_SIZES = (
 @pytest.mark.some(8)
 @pytest.mark.parametrize("form", cases.FORMS)
 @pytest.mark.parametrize(
-  ("sizes", "encoding", "rate"),
+  ("sizes", "terms", "rate"),
   [
-    *((SMALL, encoding, 0.4) for encoding in cases.TERMS),
-    (SMALL, "relative", 0.0),
-    (PUBLISHED, "relative", 0.0),
-    (TWO_BLOCKS, "relative", 0.3),
-    (TWO_BLOCKS, "alibi", 0.0),
-    *(_rest(sizes, "relative", 0.0) for sizes in MORE_SIZES),
-    *(_rest(sizes, "alibi", 0.0) for sizes in (*MORE_SIZES, PUBLISHED)),
-    *(_rest(PUBLISHED, encoding, 0.3) for encoding in cases.TERMS),
-    *(_rest(TWO_BLOCKS, encoding, 0.3) for encoding in ("shaw", "none")),
+    *((SMALL, terms, 0.4) for terms in cases.TERMS),
+    (SMALL, "biased keys", 0.0),
+    (PUBLISHED, "biased keys", 0.0),
+    (TWO_BLOCKS, "biased keys", 0.3),
+    (TWO_BLOCKS, "slopes", 0.0),
+    *(_rest(sizes, "biased keys", 0.0) for sizes in MORE_SIZES),
+    *(_rest(sizes, "slopes", 0.0) for sizes in (*MORE_SIZES, PUBLISHED)),
+    *(_rest(PUBLISHED, terms, 0.3) for terms in cases.TERMS),
+    *(_rest(TWO_BLOCKS, terms, 0.3) for terms in ("keys", "none")),
   ],
 )
 def test_values_and_gradients_are_those_of_the_definition(
-  form, sizes, encoding, rate
+  form, sizes, terms, rate
 ):
-  arrays = cases.arguments(*sizes, encoding=encoding)
+  arrays = cases.arguments(*sizes, terms=terms)
   dropout = cases.dropout(arrays, rate) if rate else None
   expected = cases.defined_value_and_gradients(arrays, dropout)
   actual = cases.value_and_gradients(form, arrays, dropout)
@@ -64,14 +64,14 @@ def test_values_and_gradients_are_those_of_the_definition(
   remembered=strategies.integers(0, 140),
   heads=strategies.integers(1, 3),
   width=strategies.sampled_from([8, 32, 33, 64]),
-  encoding=strategies.sampled_from([*cases.TERMS]),
+  terms=strategies.sampled_from([*cases.TERMS]),
 )
 @hypothesis.settings(max_examples=3)
 def test_any_sizes_will_do(
-  form, lanes, queries, remembered, heads, width, encoding
+  form, lanes, queries, remembered, heads, width, terms
 ):
   sizes = (lanes, queries, remembered, heads, width)
-  arrays = cases.arguments(*sizes, encoding=encoding)
+  arrays = cases.arguments(*sizes, terms=terms)
   cases.assert_close(
     cases.value_and_gradients(form, arrays),
     cases.defined_value_and_gradients(arrays),
@@ -90,9 +90,9 @@ def test_a_block_of_queries_does_not_read_later_keys(form):
 
 
 @pytest.mark.parametrize("form", cases.FORMS)
-@pytest.mark.parametrize("encoding", ["relative", "alibi"])
-def test_what_is_out_of_reach_cannot_be_felt(form, encoding):
-  arrays = cases.arguments(*SMALL, encoding=encoding)
+@pytest.mark.parametrize("terms", ["biased keys", "slopes"])
+def test_what_is_out_of_reach_cannot_be_felt(form, terms):
+  arrays = cases.arguments(*SMALL, terms=terms)
   arrays["reach"] = jnp.array([[1, 2, 3], [0, 1, 2]])
   stale = dict(arrays)
   stale["key"] = arrays["key"].at[:, :11].set(1e18)
@@ -112,13 +112,11 @@ def test_large_scores_stay_finite(form):
 
 
 @pytest.mark.parametrize(
-  ("form", "encoding"), zip(cases.FORMS, ("relative", "alibi"), strict=True)
+  ("form", "terms"), zip(cases.FORMS, ("biased keys", "slopes"), strict=True)
 )
-def test_bfloat16_stays_within_its_rounding(form, encoding):
+def test_bfloat16_stays_within_its_rounding(form, terms):
   """A relative 2^-8 for each of a few roundings."""
-  arrays = cases.arguments(
-    2, 20, 30, 2, 64, encoding=encoding, dtype=jnp.bfloat16
-  )
+  arrays = cases.arguments(2, 20, 30, 2, 64, terms=terms, dtype=jnp.bfloat16)
   actual = cases.value_and_gradients(form, arrays)
   expected = cases.defined_value_and_gradients(arrays)
   cases.assert_close(actual, expected, tolerance=0.03)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import comparison
+from tests import kinds
 from tests import tiny
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import ring as ring_lib
@@ -20,8 +21,8 @@ from transformer_xl.model.kernels import ring
 LANES, HEADS, WIDTH = 2, 3, 16
 
 
-def arguments(segment_len, slots, *, encoding, slot):
-  """What attention over a ring is computed from, with an encoding's terms."""
+def arguments(segment_len, slots, *, terms, slot):
+  """What attention over a ring is computed from, with terms of the scores."""
   draw = np.random.default_rng(0)
 
   def normal(*shape):
@@ -35,28 +36,28 @@ def arguments(segment_len, slots, *, encoding, slot):
     reach=jnp.asarray(reach, jnp.int32),
     slot=jnp.int32(slot),
   )
-  if encoding == "relative":
+  if terms == "biased keys":
     biases = (normal(HEADS, WIDTH), normal(HEADS, WIDTH))
     return inputs._replace(
       position_key=ring.position_keys(normal(slots, HEADS, WIDTH)),
       distance=scores.DistanceTerms(biases=biases),
     )
-  if encoding == "alibi":
+  if terms == "slopes":
     slopes = jnp.asarray([0.5, 0.0625, 0.25])
     return inputs._replace(distance=scores.DistanceTerms(slopes=slopes))
   return inputs
 
 
 @pytest.mark.some(6)
-@pytest.mark.parametrize("encoding", ["relative", "alibi", "none"])
+@pytest.mark.parametrize("terms", ["biased keys", "slopes", "none"])
 @pytest.mark.parametrize(
   ("segment_len", "slot"),
   [(32, 0), (32, 96), (32, 224), (256, 256)],
   ids=["at_the_start", "inside", "at_the_end", "two_blocks_of_queries"],
 )
-def test_the_kernel_attends_as_xla_does(segment_len, slot, encoding):
+def test_the_kernel_attends_as_xla_does(segment_len, slot, terms):
   slots = max(256, 2 * segment_len)
-  inputs = arguments(segment_len, slots, encoding=encoding, slot=slot)
+  inputs = arguments(segment_len, slots, terms=terms, slot=slot)
   assert fused_ring.serves(inputs.query, inputs.key)
   found = fused_ring.ring_attention(inputs, interpret=True)
   # Sums of up to 512 values in another order.
@@ -72,14 +73,22 @@ def test_the_kernel_attends_as_xla_does(segment_len, slot, encoding):
 @pytest.mark.some(2)
 @pytest.mark.parametrize(
   ("encoding", "same_length"),
-  [("relative", True), ("alibi", False), ("shaw", True), ("rope", False)],
+  [
+    ("relative", True),
+    (kinds.sloping(), False),
+    (kinds.learned(), True),
+    (kinds.encoding(rotates=True), False),
+  ],
 )
 def test_a_reader_with_the_kernel_is_one_without(
   encoding, same_length, monkeypatch
 ):
-  fields = {"shaw": {"num_positions": 8}}.get(encoding, {})
   config = tiny.model_config(
-    encoding=encoding, model_dim=32, head_dim=16, num_heads=2, **fields
+    encoding=encoding,
+    model_dim=32,
+    head_dim=16,
+    num_heads=2,
+    num_positions=8,
   )
   params = tiny.params(config)
   assert ring_lib.num_slots(mem_len=90, step_len=32) == 128
@@ -149,7 +158,7 @@ def test_a_ring_that_does_not_fit_is_left_to_xla():
 
 
 def test_only_a_tpu_takes_the_kernel_by_itself(monkeypatch):
-  inputs = arguments(32, 256, encoding="none", slot=32)
+  inputs = arguments(32, 256, terms="none", slot=32)
 
   def attend(implementation):
     return dispatch.ring_attention(inputs, implementation)
