@@ -40,6 +40,7 @@ from absl import flags
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import log_lines
 from transformer_xl import storage
 from transformer_xl.config import config_flag
 from transformer_xl.config import help_text
@@ -369,6 +370,7 @@ def _start_devices(attention: str) -> None:
     compile_cache.use()
   _join()
   if others.is_one_of_several():
+    log_lines.format_log(jax.process_index())
     signals.end_at_signals(keeps_running=True, before=others.leave)
   device = jax.devices()[0]
   logging.info(

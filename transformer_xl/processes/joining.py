@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 
 from transformer_xl import errors
-from transformer_xl import log_lines
 from transformer_xl.processes import others
 from transformer_xl.processes import switchboard
 
@@ -120,7 +119,6 @@ def _meet(
   mistake: Exception | None,
 ) -> None:
   """Waits for the other processes, before JAX does."""
-  log_lines.format_log(number)
   reason, status = "" if mistake is None else str(mistake), 2
   if isinstance(mistake, OSError):
     reason, status = errors.refusal(mistake) or reason, 1

@@ -54,10 +54,15 @@ class _Member:
 
   def leave(self, status: int, reason: str) -> None:
     with self._changed:
-      if self._ends_itself or (self._has_left and not status):
+      is_ending = self._ends_itself
+      if not is_ending and self._has_left and not status:
         return
       self._has_left = True
-      self._ends_itself = status != 0
+      self._ends_itself = is_ending or status != 0
+    if is_ending:
+      if status:  # Another thread ends the process, and has told why.
+        time.sleep(_LAST_SECONDS)
+      return
     self._line.send(left=status, reason=reason)
     if status:
       self._wait_for_others()
