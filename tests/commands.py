@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from transformer_xl import command_line
 from transformer_xl import main
 
 # What a case has beside its arguments, unless it says otherwise.
@@ -78,4 +79,5 @@ def _become(case, log):
 if __name__ == "__main__":
   for mode in ("train", "eval", "generate", "score"):
     importlib.import_module(f"transformer_xl.{main.MODES[mode].module}")
+  command_line.require_flags_of_xla()  # Once for all forks.
   print(json.dumps([run(group) for group in json.load(sys.stdin)]))

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import errno
+import functools
 import glob
 import importlib.metadata
 import importlib.util
@@ -84,11 +85,21 @@ def require_flags_of_xla() -> None:
   them first, in a third of a second.
   """
   given = os.environ.get("XLA_FLAGS", "")
-  if not given.strip():
-    return
+  reason = _why_unreadable(given) if given.strip() else ""
+  if reason:
+    raise errors.UserError(
+      f"XLA cannot read XLA_FLAGS={given!r} of the environment ({reason}); "
+      "correct it, or unset it."
+    )
+
+
+@functools.cache  # Commands that are forks of one process ask once.
+def _why_unreadable(flags_of_xla: str) -> str:
+  """What XLA says of flags that it cannot read; "" if it can."""
   code = "from jaxlib import xla_client; xla_client.CompileOptions()"
   finished = subprocess.run(
     [sys.executable, "-c", code],
+    env={**os.environ, "XLA_FLAGS": flags_of_xla},
     check=False,
     stdin=subprocess.DEVNULL,
     stdout=subprocess.DEVNULL,
@@ -96,11 +107,9 @@ def require_flags_of_xla() -> None:
   )
   said = finished.stderr.decode(errors="replace")
   reason = re.search(r"^[EF]\d{4} .*?\] (.*)", said, re.MULTILINE)
-  if finished.returncode and reason is not None:
-    raise errors.UserError(
-      f"XLA cannot read XLA_FLAGS={given!r} of the environment "
-      f"({reason[1].strip().rstrip('.')}); correct it, or unset it."
-    )
+  if not finished.returncode or reason is None:
+    return ""
+  return reason[1].strip().rstrip(".")
 
 
 def _has_accelerator() -> bool:
