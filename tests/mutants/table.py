@@ -171,6 +171,10 @@ TESTS = {
     _READER + "[2-1-0-None-relative-memory_start",
     "tests/model/test_ring.py",
   ),
+  "model/scores": (
+    "tests/model/kernels/test_forms.py::test_values_and_gradients",
+    "tests/model/kernels/test_dispatch.py",
+  ),
   "model/visibility": (
     _SEGMENTS + "[3-7-0-None-relative]",
     _SEGMENTS + "[relative-3-7-9-mem_len_plus_one",
@@ -189,6 +193,15 @@ TESTS = {
     "tests/training/test_rate_factors.py::"
     "test_a_run_goes_on_with_the_same_parameters_frozen",
     "tests/training/test_optimizer.py::test_weight_decay",
+  ),
+  "training/loss": (
+    _STEP + "sgd_follows",
+    _STEP + "penalties",
+    _STEP + "a_loss_of_mixers",
+    _STEP + "accumulation",
+    _STEP + "dropout_is",
+    "tests/training/test_gradient_segments.py::test_the_gradient_is",
+    "tests/training/test_gradient_segments.py::test_memory_carries",
   ),
   "training/step": (
     _STEP + "sgd_follows",
