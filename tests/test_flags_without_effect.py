@@ -2,7 +2,10 @@
 
 import pytest
 
+from tests import kinds
 from transformer_xl import main
+
+CARRYING, ROTATING = kinds.recurrent(), kinds.encoding(rotates=True)
 
 
 @pytest.mark.parametrize(
@@ -11,8 +14,8 @@ from transformer_xl import main
     ("--mode=check", "check", []),
     ("--mode=check --config=quickstart", "check", ["--config"]),
     ("--mode=check --config.model.num_layers=3", "check", ["--config"]),
-    ("--mode=check --config.model.encoding=rope", "check", []),
-    ("--mode=check --config.model.layers ('delta',)", "check", []),
+    (f"--mode=check --config.model.encoding={ROTATING}", "check", []),
+    (f"--mode=check --config.model.layers ('{CARRYING}',)", "check", []),
     ("--config quickstart --target=x", "train", ["--target"]),
     (
       "--config=saved:run --mode=eval --format=stablehlo --topology=v5e:4x4",

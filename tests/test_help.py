@@ -10,12 +10,14 @@ import jax
 import pytest
 
 import transformer_xl
+from tests import kinds
 from tests import test_main
 from transformer_xl import main
 from transformer_xl.config import schema
 
 pytestmark = pytest.mark.slow
 
+ROTATING = kinds.encoding(rotates=True)  # It has fields of its own.
 NEW = f"--workdir={os.devnull}/new"  # Nothing gets so far as to make it.
 REFUSED = {
   "no config": "name an experiment, as in --config=quickstart --workdir=",
@@ -163,7 +165,7 @@ COMMANDS = {
   "help": ["--help"],
   "help about all": ["--help=all"],
   "help about a group": ["--help=eval"],
-  "help about a group by its last part": ["--help=rope"],
+  "help about a group by its last part": [f"--help={ROTATING}"],
   "help about a mode": ["--help=ablation"],
   "help about a field": ["--help=config.train.learning_rate"],
   "help about another name": ["--help=lr"],
@@ -301,7 +303,7 @@ def test_help_about_all_has_every_field(results, case, source):
   ("case", "groups"),
   [
     ("help about a group", {"eval", "eval.dynamic", "eval.cache"}),
-    ("help about a group by its last part", {"model.rope"}),
+    ("help about a group by its last part", {f"model.{ROTATING}"}),
     ("help about a mode", {"analysis"}),
   ],
 )

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests import kinds
 from tests.conformance import examples
 from tests.conformance import test_kit
 from transformer_xl.check import finding
@@ -14,6 +15,8 @@ from transformer_xl.config import load
 from transformer_xl.conformance import finding as kit_finding
 from transformer_xl.conformance import kit
 from transformer_xl.conformance import subject
+
+CARRYING, ROTATING = kinds.recurrent(), kinds.encoding(rotates=True)
 
 
 class Leaks(test_kit.Average):
@@ -37,13 +40,13 @@ def test_each_mixer_is_tried_once_with_the_encoding(kind, wrong, monkeypatch):
 
   monkeypatch.setattr(kit, "subjects", subjects)
   config = types.SimpleNamespace(
-    layers=("delta", "attention:8", "delta"), encoding="rope"
+    layers=(CARRYING, "attention:8", CARRYING), encoding=ROTATING
   )
   found = memory.run(config, short=True)
-  assert tried == [("delta", "rope"), ("attention", "rope")]
+  assert tried == [(CARRYING, ROTATING), ("attention", ROTATING)]
   expected = {
-    f"{name} with rope: {row}"
-    for name in ("delta", "attention")
+    f"{name} with {ROTATING}: {row}"
+    for name in (CARRYING, "attention")
     for row in wrong
   }
   assert {one.case for one in found if not one.passed} == expected
@@ -84,11 +87,11 @@ def test_a_leak_in_a_memory_of_ones_own_is_found():
   ],
 )
 def test_a_row_is_a_finding_in_roundings(row, error, limit, passed):
-  found = memory.of_row(row, "delta with rope")
+  found = memory.of_row(row, "a with b")
   assert found.error == error
   assert limit is None or found.limit == limit
   assert found.passed == passed
-  assert found.case == "delta with rope: x"
+  assert found.case == "a with b: x"
 
 
 def test_a_process_that_failed_counts_whatever_the_limits(monkeypatch):

@@ -42,5 +42,4 @@ def _metrics() -> bytes:
 def _drop_after(content: bytes, folder: str) -> None:
   path = files.write(folder, "metrics.jsonl", content)
   metrics_log._drop_after(path, 5, is_evaluated=True)
-  with open(path, encoding="utf-8") as file:
-    assert all(json.loads(line)["step"] <= 5 for line in file)
+  assert all(record["step"] <= 5 for record in metrics_log.read_lines(path))

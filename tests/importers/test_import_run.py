@@ -160,6 +160,7 @@ def test_evaluation_scores_every_token_of_an_imported_run(wt103, tmp_path):
   np.save(dataset / "test_documents.npy", np.zeros(1, np.int64))
   meta = json.loads((dataset / "meta.json").read_text())
   counts = {"num_tokens": 50, "num_words": 50, "num_bytes": 250}
+  counts["num_characters"] = 250
   digest = hashlib.sha256((dataset / "test.npy").read_bytes()).hexdigest()
   meta["splits"] = {"test": counts | {"sha256": digest}}
   (dataset / "meta.json").write_text(json.dumps(meta))

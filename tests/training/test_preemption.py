@@ -72,8 +72,13 @@ def test_a_signal_after_the_last_poll_is_left_to_what_answered_before():
       assert not stop.poll()
       signal.raise_signal(signal.SIGINT)
 
-  with pytest.raises(KeyboardInterrupt):
-    run()
+  # Workers of pytest ignore it.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  try:
+    with pytest.raises(KeyboardInterrupt):
+      run()
+  finally:
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(
