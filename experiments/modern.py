@@ -40,10 +40,11 @@ def get_config() -> ml_collections.ConfigDict:
       "num_steps": 250,
       "learning_rate": 6e-3,
       "warmup_steps": 50,
+      "mem_len": 64,
       "finish_with": ("eval", "generate", "report"),
     }
   )
-  config.eval.mem_len = (256,)
+  config.eval.update({"segment_len": 64, "mem_len": (256,)})
   config.analysis.variants = (
     "quickstart: model.norm=layer; model.feed_forward=relu; model.ff_dim=512; "
     "model.qk_norm=False",
