@@ -210,7 +210,7 @@ CAUGHT = {
   "ema_pads": (PADDING,),
   "ema_half": (FLOAT32,),
   "parity_counts": (ONE_PASS, SAME_LENGTH, GRADIENT, OTHERS),
-  "parity_restarts": (PARTS,),
+  "parity_restarts": (NO_MEMORY_PARTS,),
   "parity_half": (FLOAT32,),
 }
 
