@@ -57,27 +57,15 @@ class Loss:
     lanes: shapes.Lanes,
     key: jax.Array,
   ) -> Result:
-    """The loss of one segment [B, T], or of the S segments of an update.
+    """The loss of one segment.
 
     Args:
       params: of the model.
       memory: before the segment.
-      segment: [B, T]; [S, B, T] if `train.gradient_segments` is above 1.
+      segment: [B, T].
       lanes: numbers of the lanes, which dropout is drawn for.
       key: of dropout.
     """
-    if self.train.gradient_segments > 1:
-      return self._of_several(params, memory, segment, lanes, key)
-    return self._of_one(params, memory, segment, lanes, key)
-
-  def _of_one(
-    self,
-    params: shapes.PyTree,
-    memory: network.State,
-    segment: segment_lib.Segment[jax.Array],
-    lanes: shapes.Lanes,
-    key: jax.Array,
-  ) -> Result:
     bound = self.model.bind({"params": params}, rngs={"dropout": key})
     nll, auxiliary, memory = bound.training_losses(
       segment.inputs,
@@ -101,7 +89,7 @@ class Loss:
       objective += summed(auxiliary.mixers).nll / self.totals.tokens
     return objective, (sums, memory)
 
-  def _of_several(
+  def of_several(
     self,
     params: shapes.PyTree,
     memory: network.State,
@@ -109,7 +97,10 @@ class Loss:
     lanes: shapes.Lanes,
     key: jax.Array,
   ) -> Result:
-    """Only the memories between segments are kept for the gradient."""
+    """The loss of consecutive segments [S, B, T], by the arguments of one.
+
+    Only the memories between segments are kept for the gradient.
+    """
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # A scan prevents it.
     def read(
@@ -118,9 +109,7 @@ class Loss:
     ) -> tuple[network.State, tuple[jax.Array, nats.Sums]]:
       index, segment = part
       own_key = jax.random.fold_in(key, index)
-      objective, (sums, memory) = self._of_one(
-        params, memory, segment, lanes, own_key
-      )
+      objective, (sums, memory) = self(params, memory, segment, lanes, own_key)
       return memory, (objective, sums)
 
     indices = jnp.arange(self.train.gradient_segments)

@@ -151,7 +151,8 @@ def _gradient(
   """
   totals = loss_lib.totals(segment)
   loss = loss_lib.Loss(make_model(config), config.train, totals)
-  gradient = jax.grad(loss, has_aux=True)
+  several = config.train.gradient_segments > 1
+  gradient = jax.grad(loss.of_several if several else loss, has_aux=True)
   lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)
   parts = config.train.accumulation_steps
   if parts == 1:
