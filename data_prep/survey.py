@@ -19,7 +19,7 @@ _WORDS_TOLERANCE = 0.02
 class Survey(NamedTuple):
   """What the first pass has found."""
 
-  sizes: dict[str, dict[str, int]]  # Of each split.
+  sizes: dict[str, dict[str, int]]  # How large each split is.
   symbols: collections.Counter[str]  # Empty unless they were counted.
   # The first byte that is not UTF-8 of each origin that has one; of bytes
   # alone, since other text is refused.

@@ -107,7 +107,8 @@ def test_bins_count_by_their_answers():
 
 def test_mechanisms_of_the_suite_hand_on_about_equal_bytes():
   """Vectors are far smaller; what stores states has what Transformer-XL has."""
-  sizes, mixers = {}, {}
+  sizes = {}
+  mixers = {}
   for name, changes in memory_suite.mechanisms("mqar").items():
     config = load.from_config_dict(memory_suite.get_config("mqar"))
     config = load.changed(config, dict(changes))

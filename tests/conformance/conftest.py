@@ -68,12 +68,14 @@ def _table():
   for (memory, encoding, part), passed in COUNTS.items():
     sums[_mixers(memory), encoding, part] += passed
   encodings = [*registry.encodings, ""]  # Recurrent networks have none.
+  names = [f"`{name}`" for name in registry.encodings]
   rows = [
-    ["mixer", *(f"`{name}`" for name in registry.encodings), "no encoding"],
+    ["mixer", *names, "no encoding"],
     ["---"] * (1 + len(encodings)),
   ]
   for mixers in sorted({mixers for mixers, _, _ in sums}):
-    rows.append([mixers, *(_cell(sums, mixers, name) for name in encodings)])
+    cells = [_cell(sums, mixers, name) for name in encodings]
+    rows.append([mixers, *cells])
   return _markdown(rows)
 
 

@@ -40,7 +40,7 @@ def test_a_score_has_the_terms_of_the_paper():
     "key": np.stack([one, 4 * one, 2 * one])[None, :, None],
     "value": np.array([[1.0] * 4, [10.0] * 4, [100.0] * 4])[None, :, None],
     "reach": np.array([[2, 1]]),
-    # Of the distances 2, 1 and 0.
+    # The rows are of the distances 2, 1 and 0.
     "position_key": np.stack([9 * one, 5 * one, 1 * one])[:, None],
     "content_bias": 1 * one[None],
     "position_bias": 2 * one[None],

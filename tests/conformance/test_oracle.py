@@ -25,7 +25,7 @@ from transformer_xl.model.mixers import mixer as mixer_lib
 ROUNDING = 2e-6
 
 
-# Of no single mixer or encoding; each of these has some in its own file.
+# These concern all mixers and encodings; each has cases of its own in its file.
 CASES = (
   # Memory longer than, as long as and shorter than the segment, and none.
   Case(3, 7, 0, None, MASKED),

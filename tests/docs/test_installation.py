@@ -21,7 +21,7 @@ BY_ADDRESS = re.compile(r'pip install --quiet "transformer-xl\[(\w+)\] @ git\+')
 
 def pages():
   """The text of each page, and of the cells of the notebook."""
-  for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+  for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
     yield path, path.read_text("utf-8")
   notebook = ROOT / "docs/tour.ipynb"
   cells = json.loads(notebook.read_text("utf-8"))["cells"]
