@@ -103,12 +103,12 @@ class _Training:
     config = experiment(work)
     self._mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(self._mesh):
-      create_state, create_memory = programs.creators(config, self._mesh)
+      create_state, create_memory = programs.creators(config.recipe, self._mesh)
       state = create_state()
       memory = _full(create_memory(), work.mem_len)
       self._carry = state, memory
       self._segments = _segments(work, self._mesh, count)
-      update = programs.update(config, self._mesh)
+      update = programs.update(config.recipe, self._mesh)
       compiled = _Compiled(update, state, memory, self._segments)
     self._update = compiled.call
     self.compile_seconds = compiled.seconds

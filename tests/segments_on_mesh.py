@@ -42,7 +42,7 @@ def train(data_dir, axes, **updates):
       *(0, UPDATES * SEGMENTS),
       mesh_lib.segments(mesh),
     )
-    update = programs.update(config, mesh)
+    update = programs.update(config.recipe, mesh)
     state, _, metrics = update(*sharded.start(config, mesh), segments)
   assert metrics.sums.nll.shape == (UPDATES,)
   return jax.device_get((state.params, metrics))

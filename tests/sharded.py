@@ -90,7 +90,9 @@ def stream(config):
 def plain(config):
   """The same updates on one device, without a mesh."""
   state, memory = jax.tree.map(jnp.asarray, first_values(config))
-  update = jax.jit(functools.partial(step_lib.train_chunk, config=config))
+  update = jax.jit(
+    functools.partial(step_lib.train_chunk, recipe=config.recipe)
+  )
   segments = stream(config).read(0, STEPS, slice(None))
   state, _, metrics = update(state, memory, jax.tree.map(jnp.asarray, segments))
   assert len(state.params["softmax"]["bias"].sharding.device_set) == 1
@@ -117,8 +119,8 @@ compiled = functools.cache(programs.update)
 def start(config, mesh):
   """The same for every mesh, since drawing takes longest to compile."""
   state, _ = first_values(config)
-  first = state, programs.init_memory(config)
-  return jax.device_put(first, programs.shardings(config, mesh))
+  first = state, programs.init_memory(config.recipe)
+  return jax.device_put(first, programs.shardings(config.recipe, mesh))
 
 
 def first_values(config):
@@ -139,7 +141,7 @@ def draw_once(data_dir, model):
 def drawn(config):
   """Parameters that are split from the beginning."""
   mesh = mesh_lib.make_mesh(config.mesh)
-  create, _ = programs.creators(config, mesh)
+  create, _ = programs.creators(config.recipe, mesh)
   with jax.set_mesh(mesh):
     state = create()
   return jax.device_get(state.params)
@@ -201,7 +203,9 @@ def move(data_dir, folder):
     devices=jax.devices()[4:],
   )
   checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
-  restored = checkpoints.restore_newest(*programs.placed_state(config, four))
+  restored = checkpoints.restore_newest(
+    *programs.placed_state(config.recipe, four)
+  )
   checkpoints.close()
   devices = restored.memory.layers[0].hiddens.sharding.device_set
   moved = updates(config, four, restored.state, restored.memory, first=2)
@@ -265,7 +269,7 @@ def initial(data_dir, folder, mesh):
   devices = jax.devices()[: math.prod(mesh)]
   device_mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
   with jax.set_mesh(device_mesh):
-    params, record = initial_parameters.load(config, device_mesh)
+    params, record = initial_parameters.load(config.recipe, larger, device_mesh)
   tables = params["embedding"]
   return jax.device_get(params), {
     "sha256": record["params_sha256"],

@@ -34,17 +34,13 @@ def sharing() -> Iterator[None]:
   abstract_state = functools.cache(programs.abstract_state)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
-      programs, "update", lambda config, mesh: update(_training(config), mesh)
+      programs, "update", lambda recipe, mesh: update(_usual(recipe), mesh)
     )
     patch.setattr(
-      programs,
-      "creators",
-      lambda config, mesh: creators(_training(config), mesh),
+      programs, "creators", lambda recipe, mesh: creators(_usual(recipe), mesh)
     )
     patch.setattr(
-      programs,
-      "abstract_state",
-      lambda config: abstract_state(_training(config)),
+      programs, "abstract_state", lambda recipe: abstract_state(_usual(recipe))
     )
     patch.setattr(
       network, "abstract_params", functools.cache(network.abstract_params)
@@ -54,11 +50,10 @@ def sharing() -> Iterator[None]:
     yield
 
 
-def _training(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
-  """What the programs of training depend on."""
-  train = dataclasses.replace(config.train, **_BETWEEN_UPDATES)
-  config = dataclasses.replace(config, train=train)
-  return _only(config, "seed", "model", "train")
+def _usual(recipe: schema.Recipe) -> schema.Recipe:
+  """A recipe with the usual intervals between updates."""
+  train = dataclasses.replace(recipe.train, **_BETWEEN_UPDATES)
+  return dataclasses.replace(recipe, train=train)
 
 
 def _only(

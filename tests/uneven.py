@@ -47,7 +47,7 @@ def make_config(data_dir, name):
 
 def train(config, mesh):
   """What some updates lead to."""
-  create_state, create_memory = programs.creators(config, mesh)
+  create_state, create_memory = programs.creators(config.recipe, mesh)
   state = create_state()
   memory = create_memory()
   segments = streams.device_segments(
@@ -57,7 +57,7 @@ def train(config, mesh):
     mesh_lib.segments(mesh),
     parts=config.train.accumulation_steps,
   )
-  update = programs.update(config, mesh)
+  update = programs.update(config.recipe, mesh)
   state, memory, metrics = update(state, memory, segments)
   result = {
     "losses": metrics.sums.nll,
@@ -70,7 +70,7 @@ def train(config, mesh):
 
 def evaluate(config, mesh):
   """Sums of losses with numbers of tokens, and the use of memory."""
-  state, _ = programs.shardings(config, mesh)
+  state, _ = programs.shardings(config.recipe, mesh)
   params = jax.device_put(tiny.params(config.model), state.params)
   fixed = evaluator.Evaluator(config, mesh, mem_len=12)(params)
   report = attention_use.Report(config, mesh)

@@ -292,8 +292,8 @@ def _train(config: schema.ExperimentConfig, workdir: str) -> None:
 
   from transformer_xl.training import data_checks
 
-  data_checks.require(config, workdir)
-  data_checks.warn_of_overfitting(config)
+  data_checks.require(config.data, config.train, workdir)
+  data_checks.warn_of_overfitting(config.data, config.train, config.model)
   for mode in config.train.finish_with:
     _check_later(mode, config, workdir)
   _run("train", config, workdir)

@@ -165,10 +165,10 @@ def kinds(tree):
 
 def trace_training(config, mesh):
   train = config.train
-  length = segment_lengths.of(config).longest
-  state, memory = programs.abstract_state(config)
+  length = segment_lengths.of(config.train).longest
+  state, memory = programs.abstract_state(config.recipe)
   batch = segments(train.batch_size, length, train.context_len)
-  update = programs.update(config, mesh)
+  update = programs.update(config.recipe, mesh)
   *after, metrics = jax.eval_shape(update, state, memory, batch)
   assert kinds(tuple(after)) == kinds((state, memory))
   assert metrics.sums.nll.shape == (1,)

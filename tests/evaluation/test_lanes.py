@@ -28,14 +28,14 @@ def params(data_dir):
   config = make_config(data_dir, **{"train.batch_size": 8})
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "train")
   stream = streams.TrainStream(file, num_lanes=8, segment_len=8, resets="wrap")
-  state = programs.init_state(config)
+  state = programs.init_state(config.recipe)
   memory = network.empty_state(
     config.model, batch_size=8, mem_len=8, step_len=1
   )
   segments = jax.tree.map(jnp.asarray, stream.read(0, 300, slice(None)))
   mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
-    update = programs.update(config, mesh)
+    update = programs.update(config.recipe, mesh)
     state, _, metrics = update(state, memory, segments)
   losses = metrics.sums.nll / metrics.sums.num_tokens
   assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:5])

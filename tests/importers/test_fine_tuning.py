@@ -122,7 +122,9 @@ def test_fifty_more_symbols_leave_old_probabilities_as_defined(folder):
   assert new.model.vocab_size == size + NUM_NEW
   mesh = programs.make_mesh(new)
   with jax.set_mesh(mesh):
-    grown, record = initial_parameters.load(new, mesh)
+    grown, record = initial_parameters.load(
+      new.recipe, new.data.dataset_dir, mesh
+    )
   assert record["new_symbols"] == NUM_NEW
   params = trained_model.load(old, str(folder / "imported")).params
   tokens = token_file.open_split(old.data.dataset_dir, "valid").tokens[:128]

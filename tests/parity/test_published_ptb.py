@@ -122,11 +122,16 @@ def test_losses_and_updates_are_the_published_ones(config):
   shapes = jax.eval_shape(functools.partial(programs.init_state, config))
   state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
   state = state._replace(params=params, average=params)
-  update = jax.jit(functools.partial(step_lib.train_segment, config=config))
-  nll = jax.jit(
-    functools.partial(step_lib.make_model(config).apply, method="nll")
+  update = jax.jit(
+    functools.partial(step_lib.train_segment, recipe=config.recipe)
   )
-  memory, stored = programs.init_memory(config), published.stored()
+  nll = jax.jit(
+    functools.partial(
+      step_lib.make_model(config.model, config.train).apply, method="nll"
+    )
+  )
+  memory = programs.init_memory(config.recipe)
+  stored = published.stored()
   steps = zip(segments(), published.LENGTHS, TOLERANCES, strict=True)
   for index, (segment, length, tolerance) in enumerate(steps):
     losses, _ = nll(

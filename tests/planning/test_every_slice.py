@@ -71,14 +71,14 @@ def make_config(tmp_path_factory):
 def test_a_chip_has_its_share_of_lanes_and_state(make_config, name):
   config = make_config(name)
   lanes = config.train.batch_size // config.train.accumulation_steps
-  carry = programs.abstract_state(config)
+  carry = programs.abstract_state(config.recipe)
   for kind, shape, count in chips.every_slice():
     mesh = programs.make_mesh(config, devices=chips.make(kind, shape))
     assert mesh.size == count
     is_useful = count <= USEFUL.get(name, 256)
     assert (2 * lanes > mesh_lib.num_shards(mesh)) == is_useful, count
     # No more than an eighth of the smallest chip.
-    shardings = programs.shardings(config, mesh)
+    shardings = programs.shardings(config.recipe, mesh)
     assert _bytes_per_chip(carry, shardings) < 2**31
 
 
@@ -111,8 +111,8 @@ def test_programs_can_be_traced(make_config, name, count):
   devices = chips.make("v5e", shape)
   mesh, train = programs.make_mesh(config, devices=devices), config.train
   with jax.set_mesh(mesh):
-    before = programs.placed_state(config, mesh)
-    lengths = segment_lengths.of(config)
+    before = programs.placed_state(config.recipe, mesh)
+    lengths = segment_lengths.of(config.train)
     segments = segment.placed(
       mesh,
       config.updates_per_call * train.gradient_segments,
@@ -121,7 +121,7 @@ def test_programs_can_be_traced(make_config, name, count):
       has_weights=lengths.is_padded,
     )
     *after, metrics = jax.eval_shape(
-      programs.update(config, mesh), *before, segments
+      programs.update(config.recipe, mesh), *before, segments
     )
   assert _shapes(tuple(after)) == _shapes(before)
   assert metrics.sums.nll.shape == (config.updates_per_call,)

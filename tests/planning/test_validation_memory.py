@@ -48,9 +48,9 @@ def test_validation_adds_to_the_training_state(monkeypatch, memory, asked):
   ]
   # Evaluation alone has been planned with another length.
   assert asked == [(3,)]
-  kept = num_bytes(programs.abstract_state(validating))
+  kept = num_bytes(programs.abstract_state(validating.recipe))
   if memory == "hidden":  # It reads the parameters of the state.
-    kept -= num_bytes(programs.abstract_state(validating)[0].params)
+    kept -= num_bytes(programs.abstract_state(validating.recipe)[0].params)
   assert found == [1000 + kept] * 2
 
 

@@ -75,8 +75,8 @@ def update(name, parts):
   config = load.from_config_dict(tiny.config_dict(**updates))
 
   def run(carry, segment, seed):
-    seeded = dataclasses.replace(config, seed=seed)
-    return step_lib.train_segment(carry, segment, config=seeded)
+    seeded = dataclasses.replace(config.recipe, seed=seed)
+    return step_lib.train_segment(carry, segment, recipe=seeded)
 
   return config, jax.jit(run)
 
@@ -96,7 +96,7 @@ def after(name, parts, *, seed=0):
     generator.random(shape) < 0.1,
     (generator.random(shape) < 0.7).astype(np.float32),
   )
-  carry = state, programs.init_memory(config)
+  carry = state, programs.init_memory(config.recipe)
   return run(carry, jax.tree.map(jnp.asarray, segment), seed)
 
 

@@ -15,7 +15,7 @@ def test_a_run_that_reads_its_text_often_is_warned(
 ):
   """Ten times 1003 tokens, at 32 an update, are 313.4 updates."""
   config = corpus.config(data_dir, **{"train.num_steps": num_steps})
-  data_checks.warn_of_overfitting(config)
+  data_checks.warn_of_overfitting(config.data, config.train, config.model)
   assert ("10.0 times and may overfit" in caplog.text) == warns
 
 
@@ -26,7 +26,8 @@ def test_the_advice_for_drawn_lengths_is_a_number_of_updates(data_dir, caplog):
     "train.mem_len": 0,
     "eval.mem_len": (0,),
   }
-  data_checks.warn_of_overfitting(corpus.config(data_dir, **drawn))
+  config = corpus.config(data_dir, **drawn)
+  data_checks.warn_of_overfitting(config.data, config.train, config.model)
   # Ten times 1003 tokens, at 31.2 an update on average.
   assert "--config.train.num_steps=321 reads them 10 times" in caplog.text
 
@@ -41,10 +42,8 @@ def test_validation_needs_its_split(tmp_path):
   text = (
     "train.eval_every_steps=2 validates on a split 'valid', and .* has only"
   )
+  config = corpus.config(data_dir, **{"train.eval_every_steps": 2})
   with pytest.raises(errors.UserError, match=text):
-    data_checks.require(
-      corpus.config(data_dir, **{"train.eval_every_steps": 2}), run
-    )
-  data_checks.require(
-    corpus.config(data_dir, **{"train.eval_every_steps": 0}), run
-  )
+    data_checks.require(config.data, config.train, run)
+  config = corpus.config(data_dir, **{"train.eval_every_steps": 0})
+  data_checks.require(config.data, config.train, run)

@@ -88,9 +88,8 @@ def scramble(leaf):
 def guard(**updates):
   values = {"train.segments_per_call": 1, "checkpoint.every_steps": 10}
   values |= {"divergence." + name: value for name, value in updates.items()}
-  return divergence.Guard(
-    load.from_config_dict(corpus.config_dict("", **values))
-  )
+  config = load.from_config_dict(corpus.config_dict("", **values))
+  return divergence.Guard(divergence.rules_of(config))
 
 
 def metrics(losses, norm=1.0):

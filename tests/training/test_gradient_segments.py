@@ -72,14 +72,16 @@ def start(config):
     lambda array: jnp.asarray(
       generator.standard_normal(array.shape), "float32"
     ),
-    programs.init_memory(config).layers,
+    programs.init_memory(config.recipe).layers,
   )
   return state, network.State(layers, jnp.array([2, MEMORY], jnp.int32))
 
 
 @functools.cache
 def compiled(config):
-  return jax.jit(functools.partial(step_lib.train_segment, config=config))
+  return jax.jit(
+    functools.partial(step_lib.train_segment, recipe=config.recipe)
+  )
 
 
 def update(config, segment, *, memory=None):
@@ -247,7 +249,7 @@ def test_a_chunk_is_a_loop_of_updates():
     (state, memory), metrics = compiled(config)((state, memory), segments)
     losses.append(float(metrics.sums.nll))
   both = jax.tree.map(lambda *parts: jnp.concatenate(parts), one, other)
-  chunk = jax.jit(functools.partial(step_lib.train_chunk, config=config))
+  chunk = jax.jit(functools.partial(step_lib.train_chunk, recipe=config.recipe))
   after, remembered, metrics = chunk(*start(config), both)
   assert int(after.step) == int(state.step) == 2
   np.testing.assert_allclose(metrics.sums.nll, losses, rtol=1e-5)
@@ -278,7 +280,9 @@ def test_dropout_is_a_function_of_seed_step_and_segment():
 
 
 def test_skipping_updates_skips_all_their_segments():
-  guard = divergence.Guard(make_config(**{"divergence.action": "skip"}))
+  guard = divergence.Guard(
+    divergence.rules_of(make_config(**{"divergence.action": "skip"}))
+  )
   trouble = divergence.Diverged("the loss is not finite", 630)
   answer = guard.respond(trouble, [0, 500])
   assert answer.skipped == 130 * SEGMENTS

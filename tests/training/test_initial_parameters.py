@@ -44,7 +44,7 @@ def source(data_dir, tmp_path_factory):
   """A run that was saved with an average."""
   workdir = str(tmp_path_factory.mktemp("source") / "run")
   config = corpus.config(data_dir, **AVERAGE)
-  state, memory = programs.abstract_state(config)
+  state, memory = programs.abstract_state(config.recipe)
   state, memory = jax.tree.map(
     lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state, memory)
   )
@@ -65,7 +65,7 @@ def load(config):
   """Parameters and record, on the mesh of training."""
   mesh = programs.make_mesh(config)
   with jax.set_mesh(mesh):
-    return initial_parameters.load(config, mesh)
+    return initial_parameters.load(config.recipe, config.data.dataset_dir, mesh)
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_the_parameters_are_those_of_the_source(source, data_dir, parameters):
   assert len(record["params_sha256"]) == 64
   assert record["params_sha256"] != others["params_sha256"]
   # Nothing else is: a new state of step 0.
-  state, _ = programs.creators(config, programs.make_mesh(config))
+  state, _ = programs.creators(config.recipe, programs.make_mesh(config))
   state = state(params)
   assert int(state.step) == 0
   moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim]

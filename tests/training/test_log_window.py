@@ -115,11 +115,12 @@ def test_utilisation_is_null_where_the_peak_is_unknown(monkeypatch):
   monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
 
   def record():
-    window = log_window.Window()
+    flops = log_window.flops_per_token(config.model, config.train)
+    window = log_window.Window(flops_per_token=flops)
     for _ in range(2):
       now[0] += 0.5
       window.add(update_metrics([1.0], [32]), tokens_read=500_000)
-    return window.record(2, config)
+    return window.record(2)
 
   assert jax.devices()[0].device_kind not in hardware.PEAK_FLOPS
   unknown = record()
@@ -141,7 +142,7 @@ def test_a_window_is_the_mean_over_tokens_of_all_its_updates():
   window = log_window.Window()
   window.add(update_metrics([8.0, 30.0], [4, 10], norm=9.0), tokens_read=64)
   window.add(update_metrics([2.0], [6], norm=3.0, rate=0.25), tokens_read=32)
-  record = window.record(30, run_config())
+  record = window.record(30)
   assert record["loss"] == pytest.approx(40 / 20)
   assert record["step"] == 30
   assert record["tokens"] == 96
@@ -154,9 +155,9 @@ def test_a_window_is_the_mean_over_tokens_of_all_its_updates():
 def test_a_window_in_which_no_token_counted_has_no_loss():
   window = log_window.Window()
   window.add(update_metrics([0.0], [0.0]), tokens_read=8)
-  assert "loss" not in window.record(1, run_config())
+  assert "loss" not in window.record(1)
   window.add(update_metrics([6.0], [3.0]), tokens_read=8)
-  assert window.record(2, run_config())["loss"] == 2
+  assert window.record(2)["loss"] == 2
 
 
 def test_a_window_goes_on_from_saved_sums():
@@ -166,7 +167,7 @@ def test_a_window_goes_on_from_saved_sums():
   for each in (window, resumed):
     each.add(update_metrics([3.0], [7]), tokens_read=7)
   for each in (window, resumed):
-    record = each.record(2, run_config())
+    record = each.record(2)
     assert (record["loss"], record["tokens"]) == (1.0, 11)
 
 
@@ -182,14 +183,14 @@ def test_speed_leaves_out_the_first_chunk_and_pauses(monkeypatch):
   window = log_window.Window()
   now[0] = 100.0  # Compiling.
   window.add(update_metrics([1.0], [25]), tokens_read=50)
-  assert window.record(1, run_config())["tokens_per_second"] is None
+  assert window.record(1)["tokens_per_second"] is None
   now[0] = 102.0
   window.add(update_metrics([1.0], [25]), tokens_read=50)
   now[0] = 500.0  # An evaluation.
   window.continue_timing()
   now[0] = 503.0
   window.add(update_metrics([1.0], [25]), tokens_read=50)
-  assert window.record(3, run_config())["tokens_per_second"] == 100 / 5
+  assert window.record(3)["tokens_per_second"] == 100 / 5
 
 
 def test_the_time_that_is_left_is_said_once_with_its_validations(
@@ -200,9 +201,9 @@ def test_the_time_that_is_left_is_said_once_with_its_validations(
   monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
   values = {"train.num_steps": 120, "train.eval_every_steps": 40}
   config = corpus.config(data_dir, **values)
-  evaluation = mock.Mock(seconds=None)
-  left = hooks.TimeLeft(config, evaluation)
-  estimate = hooks.TimeEstimate(config, left)
+  evaluation = mock.Mock(seconds=None, num_tokens=211)
+  left = hooks.TimeLeft(config.train, evaluation)
+  estimate = hooks.TimeEstimate(config.train.num_steps, left)
   window = log_window.Window()
   window.add(update_metrics([1.0], [25]), tokens_read=320)
   assert not estimate.is_due(10)  # The compiler's time tells nothing.
@@ -221,7 +222,7 @@ def test_the_time_that_is_left_is_said_once_with_its_validations(
   assert not estimate.is_due(30)
   # The log line has the same time, then with validations as they were timed.
   writer = mock.Mock()
-  line = hooks.LogLine(config, left)
+  line = hooks.LogLine(config.train, left)
   line(20, window, writer)
   assert writer.progress.call_args.args[1] == pytest.approx(seconds)
   evaluation.seconds = 4.0
@@ -237,7 +238,7 @@ def test_a_chunk_beside_which_the_host_compiled_has_no_speed(monkeypatch):
       window.leave_untimed()
     now[0] = float(ready)
     window.add(update_metrics([1.0], [50]), tokens_read=60)
-  assert window.record(4, run_config())["tokens_per_second"] == 60 / 3
+  assert window.record(4)["tokens_per_second"] == 60 / 3
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def update(config, segment, *, step=0):
   state = state._replace(params=params, step=np.int32(step))
   if state.average is not None:
     state = state._replace(average=params)
-  memory = programs.init_memory(config)
-  run = jax.jit(functools.partial(step_lib.train_segment, config=config))
+  memory = programs.init_memory(config.recipe)
+  run = jax.jit(functools.partial(step_lib.train_segment, recipe=config.recipe))
   (after, _), metrics = run((state, memory), segment)
   return params, after.params, metrics
 
@@ -64,7 +64,7 @@ def test_context_has_gradient_and_no_loss():
   config = make_config(**{"train.context_len": CONTEXT})
   segment = make_segment(CONTEXT + LENGTH, LENGTH)
   model = network.Network(config.model)
-  empty = programs.init_memory(config)
+  empty = programs.init_memory(config.recipe)
 
   def loss(params, context):
     log_probs, _ = model.apply(
@@ -187,9 +187,9 @@ def test_the_penalty_is_taken_before_dropout():
   config = make_config(
     **{"model.output_dropout_rate": 0.9, "train.context_len": CONTEXT}
   )
-  model = step_lib.make_model(config)
+  model = step_lib.make_model(config.model, config.train)
   read = jax.jit(model.apply, static_argnames="method")
-  empty = programs.init_memory(config)
+  empty = programs.init_memory(config.recipe)
   params = {"params": tiny.params(config.model)}
   _, auxiliary, _ = read(
     *(params, segment.inputs, segment.targets, empty, segment.resets),

@@ -110,7 +110,7 @@ def test_what_is_kept_of_the_others_is_split_as_they_are():
   values = {"train.optimizer": "adam", FIELD: ("embedding/.*=0",)}
   config = updates.make_config(**values)
   mesh = mesh_lib.make_mesh(config.mesh)
-  state, _ = programs.shardings(config, mesh)
+  state, _ = programs.shardings(config.recipe, mesh)
   moments = optax.tree_utils.tree_get(state.opt_state, "mu")
   assert moments["layers"] == state.params["layers"]
   assert moments["softmax"] == state.params["softmax"]
@@ -129,7 +129,7 @@ def test_what_is_kept_of_the_others_is_split_as_they_are():
 def test_a_pattern_without_a_parameter_is_refused(rules, message):
   config = updates.make_config(**{FIELD: rules})
   with pytest.raises(errors.UserError, match=message) as refusal:
-    programs.abstract_state(config)
+    programs.abstract_state(config.recipe)
   assert "\n" not in str(refusal.value)
 
 

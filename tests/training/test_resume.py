@@ -74,7 +74,9 @@ def newest(workdir, config):
   """State, memory and metadata of the newest checkpoint."""
   mesh = mesh_lib.make_mesh(config.mesh)
   checkpoints = checkpoint.Checkpoints(str(workdir), config.checkpoint)
-  restored = checkpoints.restore_newest(*programs.placed_state(config, mesh))
+  restored = checkpoints.restore_newest(
+    *programs.placed_state(config.recipe, mesh)
+  )
   checkpoints.close()
   return restored
 

@@ -80,10 +80,10 @@ def compiled(function, config, *, options=()):
   """`train_segment` or `train_chunk`; a seed to take the place of config's."""
 
   def call(state, memory, segments, seed):
-    seeded = dataclasses.replace(config, seed=seed)
+    seeded = dataclasses.replace(config.recipe, seed=seed)
     if function is step_lib.train_segment:
-      return function((state, memory), segments, config=seeded)
-    return function(state, memory, segments, config=seeded)
+      return function((state, memory), segments, recipe=seeded)
+    return function(state, memory, segments, recipe=seeded)
 
   return jax.jit(call, compiler_options=dict(options))
 
@@ -96,7 +96,7 @@ def run(config, segments, *, options=()):
 
 def score(config, params, memory, segment):
   """The memory after a segment, and the losses of its targets."""
-  nll, memory = step_lib.make_model(config).apply(
+  nll, memory = step_lib.make_model(config.model, config.train).apply(
     {"params": params},
     segment.inputs,
     segment.targets,
@@ -133,7 +133,9 @@ def test_a_chunk_is_a_loop_of_single_updates_bit_for_bit():
 @pytest.mark.parametrize("count", [1, 2])
 def test_memory_has_a_gradient_from_two_segments_on(count):
   updates = {"train.gradient_segments": count, "train.segments_per_call": count}
-  settings = step_lib.make_model(make_config(**updates)).settings
+  settings = step_lib.make_model(
+    make_config(**updates).model, make_config(**updates).train
+  ).settings
   assert settings.trains
   assert settings.trains_memory == (count == 2)
 
@@ -222,7 +224,7 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   if only_one:
     weights = jnp.zeros_like(segment.weights).at[2, 3].set(1.0)
     segment = segment._replace(weights=weights)
-  model = step_lib.make_model(config)
+  model = step_lib.make_model(config.model, config.train)
 
   def expected(params):
     hidden, _ = model.apply(
@@ -261,13 +263,13 @@ def test_a_loss_of_mixers_is_a_mean_over_tokens():
   segments = make_segments()
   update = compiled(step_lib.train_segment, config)
   state, _ = start(config)
-  memory = programs.init_memory(config)
+  memory = programs.init_memory(config.recipe)
   for index in range(COUNT - 1):
     (state, memory), _ = update(state, memory, at(segments, index), 0)
   last = at(segments, COUNT - 1)
 
   def loss(params):
-    _, auxiliary, _ = step_lib.make_model(config).apply(
+    _, auxiliary, _ = step_lib.make_model(config.model, config.train).apply(
       {"params": params},
       last.inputs,
       last.targets,

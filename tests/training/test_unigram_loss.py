@@ -131,7 +131,9 @@ def hook(tmp_path, losses):
   entropy = token_file.unigram_entropy(
     token_file.open_split(config.data.dataset_dir, "train")
   )
-  made = unigram_loss.UnigramLoss(config, str(tmp_path / "run"))
+  made = unigram_loss.UnigramLoss(
+    config.train, config.data, str(tmp_path / "run"), pre_norm=False
+  )
   writer = Lines()
   for index, loss in enumerate(losses):
     step = 100 * (index + 1)

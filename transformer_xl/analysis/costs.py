@@ -214,7 +214,7 @@ def _training(config: schema.ExperimentConfig) -> _Call:
   train = config.train
   mesh = programs.make_mesh(config)
   with jax.set_mesh(mesh):
-    carry = [create() for create in programs.creators(config, mesh)]
+    carry = [create() for create in programs.creators(config.recipe, mesh)]
     segments = streams.device_segments(
       loop.open_stream(config),
       0,
@@ -222,7 +222,7 @@ def _training(config: schema.ExperimentConfig) -> _Call:
       mesh_lib.segments(mesh),
       parts=train.accumulation_steps,
     )
-    update = programs.update(config, mesh)
+    update = programs.update(config.recipe, mesh)
     compiled = update.lower(*carry, segments).compile()
 
   def run() -> shapes.PyTree:
@@ -230,7 +230,7 @@ def _training(config: schema.ExperimentConfig) -> _Call:
     *carry, metrics = compiled(*carry, segments)
     return carry, metrics
 
-  per_update = segment_lengths.tokens_per_update(config)
+  per_update = segment_lengths.tokens_per_update(config.train)
   return _Call(run, train.segments_per_call * per_update)
 
 

@@ -81,7 +81,7 @@ def check(trial: variants.Trial) -> None:
         "is requested; use another --workdir."
       )
   if not before and trial.config.train.init_from:
-    initial_parameters.check(trial.config)
+    initial_parameters.check(trial.config.recipe, trial.config.data.dataset_dir)
 
 
 def measure(

@@ -142,13 +142,13 @@ def train(
     file,
     num_lanes=config.train.batch_size,
     segment_len=config.train.segment_len,
-    resets=streams.reset_rule(config),
+    resets=streams.reset_rule(config.data, config.model),
   )
   with jax.set_mesh(mesh):
-    create_state, create_memory = programs.creators(config, mesh)
+    create_state, create_memory = programs.creators(config.recipe, mesh)
     state = create_state()
     memory = create_memory()
-    update = programs.update(config, mesh)
+    update = programs.update(config.recipe, mesh)
     losses = []
     for first in (0, UPDATES // 2):
       if first and workdir:
@@ -186,7 +186,7 @@ def save_and_restore(
   with checkpoint.Checkpoints(folder, config.checkpoint) as checkpoints:
     checkpoints.save(run_state.RunState(state, memory))
     checkpoints.wait()
-    placed = programs.placed_state(config, mesh)
+    placed = programs.placed_state(config.recipe, mesh)
     restored = checkpoints.restore_newest(*placed)
   assert restored is not None
   assert restored.memory is not None
@@ -208,7 +208,7 @@ def evaluate(
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
     warmup_len=_MEM_LEN,
-    resets=streams.reset_rule(config),
+    resets=streams.reset_rule(config.data, config.model),
   )
   score = made(state.params)
   return score.nll / score.num_tokens

@@ -210,9 +210,9 @@ def time_update(case: str, config: schema.ExperimentConfig) -> Timing:
     resets="never",
   )
   with jax.set_mesh(mesh):
-    create_state, create_memory = programs.creators(config, mesh)
+    create_state, create_memory = programs.creators(config.recipe, mesh)
     carry = create_state(), create_memory()
-    update = programs.update(config, mesh)
+    update = programs.update(config.recipe, mesh)
     segments = streams.device_segments(
       stream, 0, _UPDATES, mesh_lib.segments(mesh)
     )

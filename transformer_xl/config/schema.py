@@ -24,9 +24,26 @@ TrainConfig = training_fields.TrainConfig
 EvalConfig = evaluation_fields.EvalConfig
 CacheConfig = evaluation_fields.CacheConfig
 CheckpointConfig = training_fields.CheckpointConfig
+DataConfig = training_fields.DataConfig
+DivergenceConfig = training_fields.DivergenceConfig
 MeshConfig = training_fields.MeshConfig
 GenerateConfig = evaluation_fields.GenerateConfig
 AnalysisConfig = evaluation_fields.AnalysisConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """What parameters and updates are a function of, besides arrays.
+
+  Attributes:
+    model: the network.
+    train: how it is trained.
+    seed: of parameters, dropout and drawn lengths.
+  """
+
+  model: ModelConfig
+  train: TrainConfig
+  seed: int
 
 
 class ExperimentConfig(fields.Group):
@@ -35,9 +52,9 @@ class ExperimentConfig(fields.Group):
   seed: int = fields.field(0, "0 or more")
   """Seed of the parameters, dropout, drawn segment lengths and samples."""
   model: ModelConfig
-  data: training_fields.DataConfig
+  data: DataConfig
   train: TrainConfig
-  divergence: training_fields.DivergenceConfig
+  divergence: DivergenceConfig
   eval: EvalConfig
   checkpoint: CheckpointConfig
   mesh: MeshConfig
@@ -45,6 +62,11 @@ class ExperimentConfig(fields.Group):
   score: evaluation_fields.ScoreConfig
   analysis: AnalysisConfig
   report: evaluation_fields.ReportConfig
+
+  @property
+  def recipe(self) -> Recipe:
+    """What the run's parameters and updates are a function of."""
+    return Recipe(self.model, self.train, self.seed)
 
   @property
   def updates_per_call(self) -> int:

@@ -49,7 +49,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
     config = load.with_vocab_size(config, meta)
   devices = topology_lib.slice_devices(topology)
   mesh = programs.make_mesh(config, devices=devices)
-  logging.info("%s", programs.describe_mesh(config, mesh))
+  logging.info("%s", programs.describe_mesh(config.train, mesh))
   groups = network.abstract_params(config.model).items()
   parameters = {n: network.num_parameters(tree) for n, tree in groups}
   result = {
@@ -112,7 +112,7 @@ def train_plan(
   Padding is neither useful work nor a token that is read.
   """
   train = config.train
-  length = round(segment_lengths.of(config).mean)
+  length = round(segment_lengths.of(config.train).mean)
   count = config.updates_per_call
   useful = 3 * network.forward_flops_per_token(
     config.model,
@@ -136,7 +136,7 @@ def lower_updates(
   """Lowers `count` updates in one call, for this machine or given devices."""
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
-    lengths = segment_lengths.of(config)
+    lengths = segment_lengths.of(config.train)
     segments = segment.placed(
       mesh,
       count * config.train.gradient_segments,
@@ -145,8 +145,8 @@ def lower_updates(
       parts=config.train.accumulation_steps,
       has_weights=lengths.is_padded or config.data.targets == "answers",
     )
-    state = programs.placed_state(config, mesh)
-    return programs.update(config, mesh).lower(*state, segments)
+    state = programs.placed_state(config.recipe, mesh)
+    return programs.update(config.recipe, mesh).lower(*state, segments)
 
 
 def held_bytes(compiled: jax.stages.Compiled) -> int:
@@ -250,7 +250,7 @@ def _bytes_while_evaluating(
   held = evaluation.get("hbm_bytes_per_chip")
   if held is None:
     return None
-  state, memory = programs.placed_state(config, mesh)
+  state, memory = programs.placed_state(config.recipe, mesh)
   if not evaluator.caches_keys(validation, mesh, mem_len=mem_len):
     # Evaluation has counted the parameters.
     state = state._replace(params=None)

@@ -11,34 +11,34 @@ from transformer_xl.workdir import run_record
 _MANY_READS = 10  # From here on, a run is warned that it may overfit.
 
 
-def require(config: schema.ExperimentConfig, workdir: str) -> None:
+def require(
+  data: schema.DataConfig, train: schema.TrainConfig, workdir: str
+) -> None:
   """Raises a UserError without data, or for data of another vocabulary.
 
   Also for data without a split to validate on. Called first, since later checks
   would blame something else, such as a prompt.
   """
-  data_dir = config.data.dataset_dir
+  data_dir = data.dataset_dir
   splits = token_file.read_meta(data_dir).get("splits", {})
-  if config.train.eval_every_steps and "valid" not in splits:
+  if train.eval_every_steps and "valid" not in splits:
     raise errors.UserError(
-      f"train.eval_every_steps={config.train.eval_every_steps} validates on a "
+      f"train.eval_every_steps={train.eval_every_steps} validates on a "
       f"split 'valid', and {data_dir} has only {', '.join(splits)}: prepare it "
       "with one, or set --config.train.eval_every_steps=0."
     )
   run_record.check_vocabulary(data_dir, workdir)
-  if config.train.init_from:
-    run_record.check_vocabulary(
-      data_dir, config.train.init_from, may_be_extended=True
-    )
+  if train.init_from:
+    run_record.check_vocabulary(data_dir, train.init_from, may_be_extended=True)
 
 
-def warn_of_overfitting(config: schema.ExperimentConfig) -> None:
+def warn_of_overfitting(
+  data: schema.DataConfig, train: schema.TrainConfig, model: schema.ModelConfig
+) -> None:
   """Warns of a run on other text than a benchmark that may overfit it."""
-  data = config.data
-  train = config.train
   if token_file.is_named(data.name):
     return
-  values = vars(config.model).items()
+  values = vars(model).items()
   rates = (value for name, value in values if name.endswith("dropout_rate"))
   if not train.eval_every_steps and not any(rates):
     logging.warning(
@@ -48,7 +48,7 @@ def warn_of_overfitting(config: schema.ExperimentConfig) -> None:
       data.name,
     )
   num_tokens = len(token_file.open_split(data.dataset_dir, "train").tokens)
-  per_update = segment_lengths.tokens_per_update(config)
+  per_update = segment_lengths.tokens_per_update(train)
   reads = train.num_steps * per_update / num_tokens
   if reads > _MANY_READS:
     fewer = int(_MANY_READS * num_tokens / per_update)

@@ -54,17 +54,39 @@ class Answer(NamedTuple):
   events: tuple[dict[str, Any], ...] = ()  # As in `metrics.jsonl`.
 
 
+class Rules(NamedTuple):
+  """What a run wants done about divergence."""
+
+  config: schema.DivergenceConfig
+  every_steps: int  # From one regular checkpoint to the next.
+  gradient_segments: int  # Of an update.
+
+  @property
+  def num_kept(self) -> int:
+    """Number of regular checkpoints to keep: all to rewind to, and one more."""
+    if self.config.action == "stop":
+      return 0
+    return math.ceil(WINDOW / self.every_steps) + 2
+
+
+def rules_of(config: schema.ExperimentConfig) -> Rules:
+  """What a configuration wants done about divergence."""
+  return Rules(
+    config.divergence,
+    config.checkpoint.every_steps,
+    config.train.gradient_segments,
+  )
+
+
 class Guard:
   """Detects divergence of one run and decides what to do."""
 
-  def __init__(
-    self, config: schema.ExperimentConfig, saved: dict[str, Any] | None = None
-  ):
+  def __init__(self, rules: Rules, saved: dict[str, Any] | None = None):
     """Starts with no losses, or from the metadata of a checkpoint."""
     saved = saved or {"losses": [], "lowest": None, "answer": []}
-    self._config = config.divergence
-    self._every_steps = config.checkpoint.every_steps
-    self._segments = config.train.gradient_segments
+    self._config = rules.config
+    self._every_steps = rules.every_steps
+    self._segments = rules.gradient_segments
     self._losses: list[float] = list(saved["losses"])
     self._lowest: float | None = saved["lowest"]
     self.answer = Answer(*saved["answer"])
@@ -169,11 +191,3 @@ class Guard:
     if regular:
       return max(regular)
     return 0 if good < self._every_steps else None
-
-
-def num_kept(config: schema.ExperimentConfig) -> int:
-  """Number of regular checkpoints to keep: all to rewind to, and one more."""
-  if config.divergence.action == "stop":
-    return 0
-  late = math.ceil(WINDOW / config.checkpoint.every_steps)
-  return late + 2

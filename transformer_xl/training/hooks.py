@@ -16,7 +16,6 @@ from absl import logging
 
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
-from transformer_xl.data import token_file
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings as settings_lib
@@ -66,14 +65,10 @@ class TimeLeft:
   """How long training will take: its updates and its validations."""
 
   def __init__(
-    self, config: schema.ExperimentConfig, evaluation: "Evaluation | None"
+    self, train: schema.TrainConfig, evaluation: "Evaluation | None"
   ):
-    self._config = config
+    self._train = train
     self._evaluation = evaluation
-    self._validation_tokens = 0
-    if evaluation is not None:
-      valid = token_file.open_split(config.data.dataset_dir, "valid")
-      self._validation_tokens = len(valid.tokens)
 
   def seconds(self, step: int, speed: float | None) -> float | None:
     """The time after `step` updates at a speed in tokens a second.
@@ -82,8 +77,8 @@ class TimeLeft:
     """
     if speed is None:
       return None
-    train = self._config.train
-    per_update = segment_lengths.tokens_per_update(self._config)
+    train = self._train
+    per_update = segment_lengths.tokens_per_update(train)
     seconds = (train.num_steps - step) * per_update / speed
     if self._evaluation is None:
       return seconds
@@ -92,27 +87,27 @@ class TimeLeft:
     measured = self._evaluation.seconds
     if measured is None:
       # A forward pass costs a third of an update.
-      measured = self._validation_tokens / 3 / speed
+      measured = self._evaluation.num_tokens / 3 / speed
     return seconds + validations * measured
 
 
 class LogLine:
   """A line every `train.log_every_steps`, and after the last update."""
 
-  def __init__(self, config: schema.ExperimentConfig, time_left: TimeLeft):
-    self._config = config
+  def __init__(self, train: schema.TrainConfig, time_left: TimeLeft):
+    self._train = train
     self._time_left = time_left
 
   def is_due(self, step: int) -> bool:
     """Whether `step` is a multiple of the period, or the last step."""
-    train = self._config.train
+    train = self._train
     return step >= train.num_steps or step % train.log_every_steps == 0
 
   def __call__(
     self, step: int, window: log_window.Window, writer: metrics_log.Writer
   ) -> None:
     """Writes and prints the line; starts a new window."""
-    record = window.record(step, self._config)
+    record = window.record(step)
     writer.write(record)
     left = self._time_left.seconds(step, record["tokens_per_second"])
     writer.progress(record, left)
@@ -124,8 +119,8 @@ class TimeEstimate:
   # After the first call, which waits for the compiler and is not timed.
   _TIMED_UPDATES = 10
 
-  def __init__(self, config: schema.ExperimentConfig, time_left: TimeLeft):
-    self._num_steps = config.train.num_steps
+  def __init__(self, num_steps: int, time_left: TimeLeft):
+    self._num_steps = num_steps
     self._time_left = time_left
     self._due_at: int | None = None
     self._is_said = False
@@ -163,13 +158,14 @@ class Evaluation:
   def __init__(
     self,
     config: schema.ExperimentConfig,
+    mesh: jax.sharding.Mesh,
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
   ):
-    self._config = config
+    self._train = config.train
+    self._is_raw = config.eval.parameters == "raw"
     self._checkpoints = checkpoints
     self._stop = stop
-    mesh = programs.make_mesh(config)
     validation = programs.validation_config(config)
     (mem_len,) = validation.eval.mem_len
     trained_model.warn_of_untrained_segments(
@@ -187,8 +183,13 @@ class Evaluation:
 
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates: also after the last one."""
-    train = self._config.train
+    train = self._train
     return step >= train.num_steps or step % train.eval_every_steps == 0
+
+  @property
+  def num_tokens(self) -> int:
+    """The length of the text that is scored."""
+    return len(self._evaluator.stream.file.tokens)
 
   def __call__(
     self, run: run_state.RunState, writer: metrics_log.Writer
@@ -224,8 +225,7 @@ class Evaluation:
 
   def _score(self, state: run_state.TrainState) -> dict[str, Any] | None:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
-    is_raw = self._config.eval.parameters == "raw"
-    params = state.params if is_raw else state.average
+    params = state.params if self._is_raw else state.average
     began = time.perf_counter()
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:
@@ -240,7 +240,7 @@ class Evaluation:
       "nll": nll,
       "perplexity": nats.perplexity(nll),
       "num_tokens": score.num_tokens,
-      "mem_len": self._config.train.mem_len,
+      "mem_len": self._train.mem_len,
       "settings": self._settings,
     }
     if self._memory_use is not None:
@@ -322,26 +322,31 @@ class Hooks(NamedTuple):
 
 def make(
   config: schema.ExperimentConfig,
+  mesh: jax.sharding.Mesh,
   workdir: str,
   checkpoints: checkpoint.Checkpoints,
   stop: preemption.StopSignal,
   goodput: goodput_lib.Goodput,
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
+  train = config.train
   evaluation: Evaluation | None = None
   on_run: list[RunHook] = []
-  if config.train.profile_steps:  # First, so that the trace has updates alone.
-    on_run.append(profiling.Trace(config, workdir, stop))
-  if config.train.eval_every_steps:
-    evaluation = Evaluation(config, checkpoints, stop)
+  if train.profile_steps:  # First, so that the trace has updates alone.
+    per_call = config.updates_per_call
+    on_run.append(profiling.Trace(train, per_call, workdir, stop))
+  if train.eval_every_steps:
+    evaluation = Evaluation(config, mesh, checkpoints, stop)
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
   on_run.append(Saving(config, workdir, checkpoints, stop, evaluation, goodput))
-  time_left = TimeLeft(config, evaluation)
+  time_left = TimeLeft(train, evaluation)
   # The log line last, since it starts a new window.
   on_metrics: list[MetricsHook] = [
-    TimeEstimate(config, time_left),
-    unigram_loss.UnigramLoss(config, workdir),
-    LogLine(config, time_left),
+    TimeEstimate(train.num_steps, time_left),
+    unigram_loss.UnigramLoss(
+      train, config.data, workdir, pre_norm=config.model.pre_norm
+    ),
+    LogLine(train, time_left),
   ]
   return Hooks(on_metrics, on_run, evaluation)

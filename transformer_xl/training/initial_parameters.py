@@ -26,26 +26,25 @@ from transformer_xl.workdir import trained_model
 ODDS = 1e-3
 
 
-def check(config: schema.ExperimentConfig) -> None:
+def check(recipe: schema.Recipe, data_dir: str) -> None:
   """Raises the UserErrors of `load`, unless the parameters are damaged."""
-  source = config.train.init_from
-  run_record.check_vocabulary(
-    config.data.dataset_dir, source, may_be_extended=True
-  )
+  train = recipe.train
+  source = train.init_from
+  run_record.check_vocabulary(data_dir, source, may_be_extended=True)
   trained_model.restore_params(
     source,
-    which=config.train.init_checkpoint,
-    average=config.train.init_parameters != "raw",
-    target=network.abstract_params(_checked_model(config)),
+    which=train.init_checkpoint,
+    average=train.init_parameters != "raw",
+    target=network.abstract_params(_checked_model(recipe)),
     fields="train.init_",
     only_check=True,
   )
 
 
 def load(
-  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+  recipe: schema.Recipe, data_dir: str, mesh: jax.sharding.Mesh
 ) -> tuple[shapes.PyTree, dict[str, object]]:
-  """Reads the parameters that `config.train.init_from` names.
+  """Reads the parameters that `train.init_from` names.
 
   They are restored into the shardings of the mesh. If the data have more
   symbols than the source, these are added (`add_symbols`).
@@ -57,15 +56,13 @@ def load(
     UserError: the source has another model or vocabulary, or no such
       checkpoint, or it is damaged, or its parameters are not numbers.
   """
-  train = config.train
+  train = recipe.train
   source = train.init_from
-  run_record.check_vocabulary(
-    config.data.dataset_dir, source, may_be_extended=True
-  )
-  model = _checked_model(config)
+  run_record.check_vocabulary(data_dir, source, may_be_extended=True)
+  model = _checked_model(recipe)
   shape = network.abstract_params(model)
   at = mesh_lib.parameters(mesh, shape, network.splits(model))
-  params, step = trained_model.restore_params(
+  params, at_step = trained_model.restore_params(
     source,
     which=train.init_checkpoint,
     average=train.init_parameters != "raw",
@@ -73,31 +70,32 @@ def load(
     fields="train.init_",
   )
   trained_model.require_numbers(
-    params, f"checkpoint {step} of {source}", field="train.init_checkpoint"
+    params, f"checkpoint {at_step} of {source}", field="train.init_checkpoint"
   )
-  count = config.model.vocab_size - model.vocab_size
+  count = recipe.model.vocab_size - model.vocab_size
   record = {
     "workdir": storage.absolute(source),
-    "checkpoint_step": step,
+    "checkpoint_step": at_step,
     "parameters": train.init_parameters,
     "params_sha256": checksums.of_json(checksums.of(params)),
     "new_symbols": count,
   }
   if count:
-    grown = network.abstract_params(config.model)
+    grown = network.abstract_params(recipe.model)
     add = functools.partial(add_symbols, config=model, count=count)
-    at = mesh_lib.parameters(mesh, grown, network.splits(config.model))
+    at = mesh_lib.parameters(mesh, grown, network.splits(recipe.model))
     params = jax.jit(add, out_shardings=at)(params)
   return params, record
 
 
-def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
+def _checked_model(recipe: schema.Recipe) -> schema.ModelConfig:
   """The configuration of the source's model, if this run can start from it.
 
   Raises:
     UserError: its parameters do not fit, or mean something else.
   """
-  source = config.train.init_from
+  train = recipe.train
+  source = train.init_from
   folder = storage.local(source)
   if not os.path.exists(os.path.join(folder, "config.json")):
     raise errors.UserError(
@@ -106,7 +104,8 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
     )
   whole = load_lib.from_config_dict(load_lib.saved(source))
   saved = whole.model
-  wanted = config.train.init_parameters
+  model = recipe.model
+  wanted = train.init_parameters
   kept = whole.train.average_kind
   if wanted != "raw" and kept and wanted != kept:
     raise errors.UserError(
@@ -116,8 +115,8 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
   known = os.path.join(folder, run_record.VOCABULARY, "meta.json")
   may_grow = os.path.exists(known)  # The vocabulary, by new symbols.
   # Fields of mixers and encodings that neither model has say nothing.
-  used = {*saved.mixers, *config.model.mixers}
-  used |= {saved.encoding, config.model.encoding}
+  used = {*saved.mixers, *model.mixers}
+  used |= {saved.encoding, model.encoding}
   own = {*registry.mixers.groups(), *registry.encodings.groups()}
   unused = tuple(f"model.{name}." for name in own - used)
   different = [
@@ -127,21 +126,25 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
     and field.transfer != "any"
     and not (name == "model.vocab_size" and may_grow)
     and not name.startswith(unused)
-    and operator.attrgetter(name)(whole) != operator.attrgetter(name)(config)
+    and _field(saved, name) != _field(model, name)
   ]
   has_same_shapes = all(
     schema.all_fields()[name].transfer == "same_shapes" for name in different
-  ) and _same_shapes(saved, config.model)
+  ) and _same_shapes(saved, model)
   if different and not has_same_shapes:
     name = different[0]
-    value = operator.attrgetter(name)(whole)
-    wanted = operator.attrgetter(name)(config)
+    value = _field(saved, name)
     raise errors.UserError(
-      f"{name} is {value} in train.init_from={source} and {wanted} in "
-      f"this run: set --config.{name}={value}, or start from its "
-      f"configuration, --config=experiments/saved.py:{source}."
+      f"{name} is {value} in train.init_from={source} and "
+      f"{_field(model, name)} in this run: set --config.{name}={value}, or "
+      f"start from its configuration, --config=experiments/saved.py:{source}."
     )
   return saved
+
+
+def _field(model: schema.ModelConfig, name: str) -> object:
+  """The value of a field by its whole name, `model.…`."""
+  return operator.attrgetter(name.removeprefix("model."))(model)
 
 
 def _same_shapes(one: schema.ModelConfig, other: schema.ModelConfig) -> bool:

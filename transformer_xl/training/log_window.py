@@ -22,9 +22,17 @@ class Window:
   """
 
   def __init__(
-    self, sums: dict[str, float] | None = None, *, tokens_read: int = 0
+    self,
+    sums: dict[str, float] | None = None,
+    *,
+    tokens_read: int = 0,
+    flops_per_token: float = 0.0,
   ):
-    """Starts with the sums of a checkpoint and the tokens of all updates."""
+    """Starts with the sums of a checkpoint and the tokens of all updates.
+
+    The useful FLOPs are those of an update; its MFU is logged by them.
+    """
+    self._flops_per_token = flops_per_token
     self.sums = dict(sums or _NOTHING)
     self.tokens_read = tokens_read
     self._last: dict[str, float] = {}
@@ -70,9 +78,7 @@ class Window:
     num_tokens = self.sums["num_tokens"]
     return self.sums["nll"] / num_tokens if num_tokens else None
 
-  def record(
-    self, step: int, config: schema.ExperimentConfig
-  ) -> dict[str, float | None]:
+  def record(self, step: int) -> dict[str, float | None]:
     """Returns the log line after `step` updates and starts a new window.
 
     It has no loss if no target counted, as where answers are few.
@@ -85,7 +91,7 @@ class Window:
       **({} if loss is None else {"loss": loss}),
       **self._last,
       "tokens_per_second": speed,
-      "mfu": speed and _mfu(speed, config),
+      "mfu": speed and _mfu(speed * self._flops_per_token),
     }
     self.sums = dict(_NOTHING)
     self._seconds = 0.0
@@ -93,21 +99,25 @@ class Window:
     return result
 
 
-def _mfu(
-  tokens_per_second: float, config: schema.ExperimentConfig
-) -> float | None:
-  """Useful training FLOPs (three forward passes) over the devices' peak.
+def flops_per_token(
+  model: schema.ModelConfig, train: schema.TrainConfig
+) -> float:
+  """Useful FLOPs of an update for each token that it reads.
 
-  None where the peak of the device is not known.
+  A forward pass, and a backward pass that costs twice as much.
   """
+  return 3 * network.forward_flops_per_token(
+    model,
+    segment_len=round(segment_lengths.of(train).mean),
+    mem_len=train.mem_len,
+    context_len=train.context_len,
+    same_length=train.same_length,
+  )
+
+
+def _mfu(flops_per_second: float) -> float | None:
+  """Useful FLOPs over the devices' peak; None where that is not known."""
   peak = hardware.PEAK_FLOPS.get(jax.devices()[0].device_kind)
   if peak is None:
     return None
-  useful = 3 * network.forward_flops_per_token(
-    config.model,
-    segment_len=round(segment_lengths.of(config).mean),
-    mem_len=config.train.mem_len,
-    context_len=config.train.context_len,
-    same_length=config.train.same_length,
-  )
-  return tokens_per_second * useful / (peak * jax.device_count())
+  return flops_per_second / (peak * jax.device_count())

@@ -47,7 +47,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
   data_dir = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
   mesh = programs.make_mesh(config)
-  logging.info("%s", programs.describe_mesh(config, mesh))
+  logging.info("%s", programs.describe_mesh(config.train, mesh))
   if config.updates_per_call < config.train.segments_per_call:
     logging.info(
       "Updates in a call: %d, not train.segments_per_call=%d, so that log "
@@ -64,17 +64,20 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
     goodput = goodput_lib.Goodput(workdir)
     stream = open_stream(config)
     _report_clusters(config.model, stream.file)
+    rules = divergence.rules_of(config)
     with (
       checkpoint.Checkpoints(
-        workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
+        workdir, config.checkpoint, keep_regular=rules.num_kept
       ) as checkpoints,
       others.on_failure(),
     ):
       # First, since it refuses what cannot be evaluated and compiles nothing.
-      hooks = hooks_lib.make(config, workdir, checkpoints, stop, goodput)
+      hooks = hooks_lib.make(config, mesh, workdir, checkpoints, stop, goodput)
       # Before the checkpoint is read, which some changes make impossible.
       run_record.log_changes(config, workdir)
-      run = resume.start(config, mesh, checkpoints, stream)
+      recipe = config.recipe
+      origin = resume.Origin(recipe, config.data, mesh, stream, checkpoints)
+      run = resume.start(origin)
       # Reading one number of arrays that found no room would wait for ever.
       jax.block_until_ready((run.state, run.memory))
       step = int(run.state.step)
@@ -88,38 +91,48 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
           last,
         )
         if stop.poll():  # While the checkpoint was read.
-          _raise_stopped(stop, checkpoints, config)
+          _raise_stopped(stop, checkpoints, config.train)
         return step
       source = run.metadata.initialised_from
       run_record.record(config, workdir, step=step, initialised_from=source)
       run_record.keep_vocabulary(data_dir, workdir)
-      partners = updates.Partners(config, mesh, stream, hooks, stop, goodput)
+      partners = updates.Partners(
+        recipe,
+        mesh,
+        stream,
+        hooks,
+        stop,
+        goodput,
+        rules,
+        updates_per_call=config.updates_per_call,
+      )
       while True:
-        with contextlib.closing(_open_writer(config, workdir, run)) as writer:
+        guard = divergence.Guard(rules, run.metadata.guard)
+        writer = _open_writer(config.train, workdir, run, guard.answer)
+        with contextlib.closing(writer):
           try:
             is_done = updates.advance(run, writer, partners)
             break
           except divergence.Diverged as trouble:
-            guard = divergence.Guard(config, run.metadata.guard)
             answer = guard.respond(trouble, checkpoints.steps())
         del run  # There may not be room for two.
-        run = resume.rewind(answer, config, mesh, checkpoints, stream)
+        run = resume.rewind(origin, answer, rules)
       with goodput.spent("saving"):
         checkpoints.wait()
       logging.info("Time of the run: %s.", goodput)
       # A signal while the last save ended is no leave to do what comes next.
       if stop.poll() or not is_done:
-        _raise_stopped(stop, checkpoints, config)
+        _raise_stopped(stop, checkpoints, config.train)
     return last
 
 
 def _raise_stopped(
   stop: preemption.StopSignal,
   checkpoints: checkpoint.Checkpoints,
-  config: schema.ExperimentConfig,
+  train: schema.TrainConfig,
 ) -> NoReturn:
   """Raises the StoppedError of a signal, once the log says where to go on."""
-  _log_stop(checkpoints, validates=config.train.eval_every_steps > 0)
+  _log_stop(checkpoints, validates=train.eval_every_steps > 0)
   raise errors.StoppedError(stop.number)
 
 
@@ -149,15 +162,18 @@ def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
     token_file.open_split(config.data.dataset_dir, "train"),
     num_lanes=config.train.batch_size,
     segment_len=config.train.segment_len,
-    resets=streams.reset_rule(config),
-    lengths=segment_lengths.of(config),
+    resets=streams.reset_rule(config.data, config.model),
+    lengths=segment_lengths.of(config.train, config.seed),
     context_len=config.train.context_len,
     targets=config.data.targets,
   )
 
 
 def _open_writer(
-  config: schema.ExperimentConfig, workdir: str, run: run_state.RunState
+  train: schema.TrainConfig,
+  workdir: str,
+  run: run_state.RunState,
+  answer: divergence.Answer,
 ) -> metrics_log.Writer:
   """Opens `metrics.jsonl` to continue from the run's step.
 
@@ -167,11 +183,11 @@ def _open_writer(
   writer = metrics_log.Writer(
     workdir,
     step=step,
-    num_steps=config.train.num_steps,
+    num_steps=train.num_steps,
     is_evaluated=not run.metadata.owes_evaluation,
-    tracker=config.train.tracker,
+    tracker=train.tracker,
   )
-  for event in divergence.Guard(config, run.metadata.guard).answer.events:
+  for event in answer.events:
     if event["step"] > step:
       writer.write(event)
   return writer

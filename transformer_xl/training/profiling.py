@@ -28,18 +28,19 @@ class Trace:
 
   def __init__(
     self,
-    config: schema.ExperimentConfig,
+    train: schema.TrainConfig,
+    per_call: int,
     workdir: str,
     stop: preemption.StopSignal,
   ):
+    """Rounds `train.profile_steps` up to calls of `per_call` updates."""
     self._folder = os.path.join(storage.local(workdir), FOLDER)
     self._shown = os.path.join(workdir, FOLDER)
     self._stop = stop
-    per_call = config.updates_per_call
-    num_steps = config.train.profile_steps
+    num_steps = train.profile_steps
     self._first = math.ceil(START_STEP / per_call) * per_call
     self._last = self._first + math.ceil(num_steps / per_call) * per_call
-    self._end = config.train.num_steps
+    self._end = train.num_steps
     self._is_tracing = False
     if self._first >= self._end:
       logging.warning(

@@ -39,7 +39,7 @@ def make_mesh(
     lanes=train.batch_size // train.accumulation_steps,
     width=model.model_dim,
     heads=math.gcd(model.num_kv_heads, model.ff_dim),
-    state_bytes=_state_bytes(config),
+    state_bytes=_state_bytes(config.recipe),
   )
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
 
@@ -56,93 +56,87 @@ def validation_config(
   return load.replaced(config, values)
 
 
-def describe_mesh(
-  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> str:
+def describe_mesh(train: schema.TrainConfig, mesh: jax.sharding.Mesh) -> str:
   """The axes of the mesh and the lanes of training, in one sentence."""
-  train = config.train
   return mesh_lib.describe(
     mesh, train.batch_size, parts=train.accumulation_steps
   )
 
 
-def _state_bytes(config: schema.ExperimentConfig) -> int:
+def _state_bytes(recipe: schema.Recipe) -> int:
   """Size of parameters, optimizer state and averages."""
-  state, _ = abstract_state(config)
+  state, _ = abstract_state(recipe)
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def init_state(
-  config: schema.ExperimentConfig, params: shapes.PyTree = None
+  recipe: schema.Recipe, params: shapes.PyTree = None
 ) -> run_state.TrainState:
   """Parameters, by default drawn from the seed, with a new optimizer."""
   if params is None:
-    key = jax.random.fold_in(jax.random.key(config.seed), 0)
-    params = network.init_params(config.model, key)
-  rate_factors.of(params, config.train)  # Refuses patterns that match nothing.
-  opt_state = optimizer_lib.make_optimizer(config.train).init(params)
+    key = jax.random.fold_in(jax.random.key(recipe.seed), 0)
+    params = network.init_params(recipe.model, key)
+  rate_factors.of(params, recipe.train)  # Refuses patterns that match nothing.
+  opt_state = optimizer_lib.make_optimizer(recipe.train).init(params)
   state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
-  if config.train.average_kind:  # Each donated buffer must appear once.
+  if recipe.train.average_kind:  # Each donated buffer must appear once.
     state = state._replace(average=jax.tree.map(jnp.copy, params))
   return state
 
 
-def init_memory(config: schema.ExperimentConfig) -> network.State:
+def init_memory(recipe: schema.Recipe) -> network.State:
   """Empty memory of the training lanes."""
+  train = recipe.train
   return network.empty_state(
-    config.model,
-    batch_size=config.train.batch_size,
-    mem_len=config.train.mem_len,
-    step_len=config.train.context_len + config.train.segment_len,
+    recipe.model,
+    batch_size=train.batch_size,
+    mem_len=train.mem_len,
+    step_len=train.context_len + train.segment_len,
   )
 
 
 @functools.cache
-def abstract_state(config: schema.ExperimentConfig) -> step.Carry:
+def abstract_state(recipe: schema.Recipe) -> step.Carry:
   """State and memory as shapes and types."""
-  return jax.eval_shape(lambda: (init_state(config), init_memory(config)))
+  return jax.eval_shape(lambda: (init_state(recipe), init_memory(recipe)))
 
 
-def placed_state(
-  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> step.Carry:
+def placed_state(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:
   """State and memory as shapes and types with their shardings."""
-  return mesh_lib.placed(abstract_state(config), shardings(config, mesh))
+  return mesh_lib.placed(abstract_state(recipe), shardings(recipe, mesh))
 
 
-def shardings(
-  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> step.Carry:
+def shardings(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:
   """The shardings of all arrays of state and memory."""
-  splits = network.splits(config.model)
-  return mesh_lib.parameters(mesh, abstract_state(config), splits)
+  splits = network.splits(recipe.model)
+  return mesh_lib.parameters(mesh, abstract_state(recipe), splits)
 
 
 def creators(
-  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+  recipe: schema.Recipe, mesh: jax.sharding.Mesh
 ) -> tuple[Callable[..., run_state.TrainState], Callable[[], network.State]]:
   """Compiled functions that make the first state and an empty memory.
 
   The first takes the parameters, which are donated, or draws them.
   """
-  state, memory = shardings(config, mesh)
-  create = functools.partial(init_state, config)
+  state, memory = shardings(recipe, mesh)
+  create = functools.partial(init_state, recipe)
   return (
     jax.jit(create, out_shardings=state, donate_argnums=0),
-    jax.jit(functools.partial(init_memory, config), out_shardings=memory),
+    jax.jit(functools.partial(init_memory, recipe), out_shardings=memory),
   )
 
 
 def update(
-  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+  recipe: schema.Recipe, mesh: jax.sharding.Mesh
 ) -> jax.stages.Wrapped:
   """The compiled function of some updates (`step.train_chunk`).
 
   State and memory are donated.
   """
   return jax.jit(
-    functools.partial(step.train_chunk, config=config),
+    functools.partial(step.train_chunk, recipe=recipe),
     donate_argnums=(0, 1),
-    out_shardings=(*shardings(config, mesh), mesh_lib.replicated(mesh)),
+    out_shardings=(*shardings(recipe, mesh), mesh_lib.replicated(mesh)),
     compiler_options=mesh_lib.compiler_options(mesh),
   )

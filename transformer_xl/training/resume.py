@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from absl import logging
@@ -22,52 +22,59 @@ from transformer_xl.workdir import run_state
 _OF_LOSS = ("targets", "loss_on")
 
 
-def start(
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  checkpoints: checkpoint.Checkpoints,
-  stream: streams.TrainStream,
-) -> run_state.RunState:
+class Origin(NamedTuple):
+  """What a run can start from, and what it has to fit."""
+
+  recipe: schema.Recipe
+  data: schema.DataConfig
+  mesh: jax.sharding.Mesh
+  stream: streams.TrainStream
+  checkpoints: checkpoint.Checkpoints
+
+
+def start(origin: Origin) -> run_state.RunState:
   """Restores the newest checkpoint, or starts a new run.
 
   Raises:
     UserError: the checkpoint is of another model, optimizer or training text,
       or a new run cannot start from the parameters that it names.
   """
-  create_state, create_memory = programs.creators(config, mesh)
-  data = _describe_data(config, stream)
-  target = programs.placed_state(config, mesh)
-  names = rate_factors.frozen_names(target[0].params, config.train)
+  recipe = origin.recipe
+  train = recipe.train
+  create_state, create_memory = programs.creators(recipe, origin.mesh)
+  data = _describe_data(origin)
+  target = programs.placed_state(recipe, origin.mesh)
+  names = rate_factors.frozen_names(target[0].params, train)
   frozen = tuple(names)
-  run = checkpoints.restore_newest(
+  run = origin.checkpoints.restore_newest(
     *target, check=functools.partial(_check_frozen, frozen)
   )
   if run is None:
-    state, metadata = _new(config, mesh, create_state)
+    state, metadata = _new(origin, create_state)
     metadata = metadata._replace(
-      data=data, average_start=config.train.asgd_start_step, frozen=frozen
+      data=data, average_start=train.asgd_start_step, frozen=frozen
     )
     return run_state.RunState(state, create_memory(), metadata)
   state, memory, metadata, _ = run
   step = int(state.step)
   logging.info("Resuming after step %d.", step)
-  source = config.train.init_from
+  source = train.init_from
   if source and metadata.initialised_from is None:
     raise errors.UserError(
       f"train.init_from={source} is for new runs, but the one in the workdir "
       f"is at step {step} and did not start from there: choose another "
       "--workdir, or set --config.train.init_from= to continue that run."
     )
-  average_start = config.train.asgd_start_step
+  average_start = train.asgd_start_step
   if average_start < step and average_start not in (0, metadata.average_start):
     raise errors.UserError(
       f"train.asgd_start_step={average_start}, but the run is at step {step} "
       "and kept no mean of the parameters since then; set "
       f"--config.train.asgd_start_step={metadata.average_start or step}."
     )
-  if config.train.ema_decay and 0 < metadata.average_start < step:
+  if train.ema_decay and 0 < metadata.average_start < step:
     raise errors.UserError(
-      f"train.ema_decay={config.train.ema_decay:g}, but the run keeps the mean "
+      f"train.ema_decay={train.ema_decay:g}, but the run keeps the mean "
       f"of its parameters since step {metadata.average_start}: set "
       "--config.train.ema_decay=0 --config.train.asgd_start_step="
       f"{metadata.average_start}."
@@ -84,7 +91,7 @@ def start(
   if (moved or other_loss) and metadata.guard:
     guard = metadata.guard | {"losses": [], "lowest": None}
     metadata = metadata._replace(guard=guard)
-  evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
+  evaluates = metadata.owes_evaluation and train.eval_every_steps > 0
   metadata = metadata._replace(
     data=data, owes_evaluation=evaluates, average_start=average_start
   )
@@ -108,20 +115,20 @@ def _check_frozen(
 
 
 def _new(
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  create_state: Callable[..., run_state.TrainState],
+  origin: Origin, create_state: Callable[..., run_state.TrainState]
 ) -> tuple[run_state.TrainState, run_state.Metadata]:
   """The state of a new run, with drawn parameters or those of another run.
 
   Parameters that were trained are evaluated before the first update.
   """
-  if not config.train.init_from:
+  if not origin.recipe.train.init_from:
     state = create_state()
     count = network.num_parameters(state.params)
     logging.info("Starting with %d new parameters.", count)
     return state, run_state.Metadata()
-  params, source = initial_parameters.load(config, mesh)
+  params, source = initial_parameters.load(
+    origin.recipe, origin.data.dataset_dir, origin.mesh
+  )
   state = create_state(params)
   count = network.num_parameters(state.params)
   logging.info(
@@ -131,18 +138,14 @@ def _new(
     source["checkpoint_step"],
     source["new_symbols"],
   )
-  evaluates = config.train.eval_every_steps > 0
+  evaluates = origin.recipe.train.eval_every_steps > 0
   return state, run_state.Metadata(
     owes_evaluation=evaluates, initialised_from=source
   )
 
 
 def rewind(
-  answer: divergence.Answer,
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  checkpoints: checkpoint.Checkpoints,
-  stream: streams.TrainStream,
+  origin: Origin, answer: divergence.Answer, rules: divergence.Rules
 ) -> run_state.RunState:
   """The run before it diverged, with what the guard has decided."""
   event = answer.events[-1]
@@ -152,36 +155,35 @@ def rewind(
     "times %(rate_factor)g).",
     event,
   )
-  if not event["rewound_to"] and config.train.init_from:
+  recipe = origin.recipe
+  if not event["rewound_to"] and recipe.train.init_from:
     # Raises if the source has gone, before the run's checkpoints are deleted.
-    initial_parameters.load(config, mesh)
-  checkpoints.drop_after(event["rewound_to"])
-  run = start(config, mesh, checkpoints, stream)
-  guard = divergence.Guard(config, run.metadata.guard)
+    initial_parameters.load(recipe, origin.data.dataset_dir, origin.mesh)
+  origin.checkpoints.drop_after(event["rewound_to"])
+  run = start(origin)
+  guard = divergence.Guard(rules, run.metadata.guard)
   guard.answer = answer
   if event["action"] == "skip":  # Other text follows.
-    _, create_memory = programs.creators(config, mesh)
+    _, create_memory = programs.creators(recipe, origin.mesh)
     run = run._replace(memory=create_memory())
   return run._replace(metadata=run.metadata._replace(guard=guard.metadata()))
 
 
-def _describe_data(
-  config: schema.ExperimentConfig, stream: streams.TrainStream
-) -> dict[str, object]:
+def _describe_data(origin: Origin) -> dict[str, object]:
   """The facts that determine which text, and where in it, a step reads.
 
   And of which of its tokens the loss is.
   """
-  train = config.train
+  train = origin.recipe.train
   return {
-    "name": config.data.name,
-    "sha256": stream.file.sha256,
+    "name": origin.data.name,
+    "sha256": origin.stream.file.sha256,
     "batch_size": train.batch_size,
     "segment_len": train.segment_len,
     "segment_len_std": train.segment_len_std,
     "gradient_segments": train.gradient_segments,
-    "seed": config.seed if train.segment_len_std else None,
-    "targets": config.data.targets,
+    "seed": origin.recipe.seed if train.segment_len_std else None,
+    "targets": origin.data.targets,
     "loss_on": train.loss_on,
   }
 

@@ -38,23 +38,25 @@ class UpdateMetrics(NamedTuple):
   learning_rate: jt.Float[shapes.Array, ""]
 
 
-def make_model(config: schema.ExperimentConfig) -> network.Network:
+def make_model(
+  model: schema.ModelConfig, train: schema.TrainConfig
+) -> network.Network:
   """The model with the attention of training."""
   settings = mixer.Settings(
-    clamp_len=config.train.clamp_len,
-    same_length=config.train.same_length,
+    clamp_len=train.clamp_len,
+    same_length=train.same_length,
     trains=True,
-    trains_memory=config.train.gradient_segments > 1,
+    trains_memory=train.gradient_segments > 1,
   )
-  return network.Network(config.model, settings)
+  return network.Network(model, settings)
 
 
 def train_segment(
-  carry: Carry, segment: segment_lib.Segment, *, config: schema.ExperimentConfig
+  carry: Carry, segment: segment_lib.Segment, *, recipe: schema.Recipe
 ) -> tuple[Carry, UpdateMetrics]:
   """One update on one segment [B, T] of all lanes, or on [S, B, T]."""
   state, memory = carry
-  train = config.train
+  train = recipe.train
   weights = segment.loss_weights()
   if train.loss_on == "recent_half":  # Table 6 of the paper.
     segment_len = weights.shape[-1]
@@ -63,9 +65,9 @@ def train_segment(
     weights = jnp.where(is_recent, weights, 0.0)
   segment = segment._replace(weights=weights)
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
-  key = jax.random.fold_in(jax.random.key(config.seed), 1)
+  key = jax.random.fold_in(jax.random.key(recipe.seed), 1)
   key = jax.random.fold_in(key, state.step)
-  gradient, sums, memory = _gradient(state.params, memory, segment, key, config)
+  gradient, sums, memory = _gradient(state.params, memory, segment, key, recipe)
   gradient = rate_factors.without_frozen(gradient, train)
   factor = _rate_factor(state, segment, train)
   rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
@@ -108,7 +110,7 @@ def train_chunk(
   memory: network.State,
   segments: segment_lib.Segment,
   *,
-  config: schema.ExperimentConfig,
+  recipe: schema.Recipe,
 ) -> tuple[run_state.TrainState, network.State, UpdateMetrics]:
   """Runs one update per segment with `lax.scan`, carrying state and memory.
 
@@ -118,21 +120,21 @@ def train_chunk(
     segments: consecutive segments [S, B, T]. An update takes
       `train.gradient_segments` of them. Lanes may be padded so that devices
       divide them; memory is padded to match and cut back at the end.
-    config: of the run.
+    recipe: of the run.
 
   Returns:
     State and memory after the updates, and metrics with one entry an update.
   """
-  update = functools.partial(train_segment, config=config)
+  update = functools.partial(train_segment, recipe=recipe)
   num_lanes = segments.inputs.shape[1]
-  each = config.train.gradient_segments
+  each = recipe.train.gradient_segments
   if each > 1:
     segments = jax.tree.map(
       lambda array: array.reshape(-1, each, *array.shape[1:]), segments
     )
   carry = (state, lanes_lib.resize(memory, num_lanes))
   (state, padded), metrics = jax.lax.scan(update, carry, segments)
-  memory = lanes_lib.resize(padded, config.train.batch_size)
+  memory = lanes_lib.resize(padded, recipe.train.batch_size)
   return state, memory, metrics
 
 
@@ -141,7 +143,7 @@ def _gradient(
   memory: network.State,
   segment: segment_lib.Segment,
   key: jax.Array,
-  config: schema.ExperimentConfig,
+  recipe: schema.Recipe,
 ) -> tuple[shapes.PyTree, nats.Sums, network.State]:
   """Gradient of the mean loss, its sums, and the next memory.
 
@@ -149,12 +151,13 @@ def _gradient(
   is over the tokens of all parts and of all segments of an update. Parts share
   the key of dropout, so that a lane drops the same whatever part it is in.
   """
+  train = recipe.train
   totals = loss_lib.totals(segment)
-  loss = loss_lib.Loss(make_model(config), config.train, totals)
-  several = config.train.gradient_segments > 1
+  loss = loss_lib.Loss(make_model(recipe.model, train), train, totals)
+  several = train.gradient_segments > 1
   gradient = jax.grad(loss.of_several if several else loss, has_aux=True)
   lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)
-  parts = config.train.accumulation_steps
+  parts = train.accumulation_steps
   if parts == 1:
     result, (sums, memory) = gradient(params, memory, segment, lanes, key)
     return result, sums, memory

@@ -22,16 +22,25 @@ _MARGIN = 0.02  # Of the entropy, above and below it.
 class UnigramLoss:
   """Looks at the loss of each log line, and warns at most once in a run."""
 
-  def __init__(self, config: schema.ExperimentConfig, workdir: str):
-    self._config = config
+  def __init__(
+    self,
+    train: schema.TrainConfig,
+    data: schema.DataConfig,
+    workdir: str,
+    *,
+    pre_norm: bool,
+  ):
+    self._train = train
+    self._data = data
     self._workdir = workdir
+    self._pre_norm = pre_norm
     self._entropy: float | None = None  # In nats per token, once needed.
     self._since: int | None = None  # Updates before the loss was near it.
     self._is_said = False
 
   def is_due(self, step: int) -> bool:
     """Whether a log line is due after the warm-up."""
-    train = self._config.train
+    train = self._train
     ends_window = step >= train.num_steps or step % train.log_every_steps == 0
     first = self._first(step)
     return ends_window and first >= train.warmup_steps and not self._is_said
@@ -52,7 +61,7 @@ class UnigramLoss:
     if self._is_said or not is_long:
       return
     self._is_said = True
-    advice = advise(self._config)
+    advice = advise(self._train, pre_norm=self._pre_norm)
     logging.warning(
       "Since step %d the loss stays within 2 %% of %.3f nats, which is what "
       "the frequencies of the tokens alone give: the model has learned nothing "
@@ -72,7 +81,7 @@ class UnigramLoss:
 
   def _read_entropy(self) -> float:
     """The entropy of the targets that count."""
-    data = self._config.data
+    data = self._data
     file = token_file.open_split(data.dataset_dir, "train")
     return token_file.unigram_entropy(file, targets=data.targets)
 
@@ -90,7 +99,7 @@ class UnigramLoss:
       if "split" in line or not isinstance(step, int):
         continue
       if isinstance(loss, float):
-        is_cold = self._first(step) < self._config.train.warmup_steps
+        is_cold = self._first(step) < self._train.warmup_steps
         if is_cold or not self._is_at(loss, entropy):
           break
         self._since = self._first(step)
@@ -109,20 +118,19 @@ class UnigramLoss:
 
   def _first(self, step: int) -> int:
     """Updates before the log line that ends at `step`."""
-    every = self._config.train.log_every_steps
+    every = self._train.log_every_steps
     return (step - 1) // every * every
 
 
-def advise(config: schema.ExperimentConfig) -> str:
+def advise(train: schema.TrainConfig, *, pre_norm: bool) -> str:
   """One sentence with the settings that may help."""
-  train = config.train
   warmup = max(2 * train.warmup_steps, 1000)
   settings = [
     f"--config.train.warmup_steps={warmup}",
     f"--config.train.learning_rate={train.learning_rate / 2:g}",
     f"--config.train.batch_size={2 * train.batch_size}",
   ]
-  if not config.model.pre_norm:
+  if not pre_norm:
     settings.insert(0, "--config.model.pre_norm=True")
   *others, last = settings
   return f"In a new run, try {', '.join(others)} or {last}."

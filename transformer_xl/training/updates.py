@@ -30,12 +30,14 @@ from transformer_xl.workdir import run_state
 class Partners(NamedTuple):
   """What updates work with, besides the run that they change."""
 
-  config: schema.ExperimentConfig
+  recipe: schema.Recipe
   mesh: jax.sharding.Mesh
   stream: streams.TrainStream
   hooks: hooks_lib.Hooks
   stop: preemption.StopSignal
   goodput: goodput_lib.Goodput
+  rules: divergence.Rules
+  updates_per_call: int
 
 
 class _Chunk(NamedTuple):
@@ -65,14 +67,16 @@ def advance(
   Raises:
     Diverged: the loss has diverged.
   """
-  config, _, _, hooks, stop, goodput = partners
+  hooks = partners.hooks
+  stop = partners.stop
+  goodput = partners.goodput
   if hooks.evaluation and run.metadata.owes_evaluation:
     with goodput.spent(hooks.evaluation.activity):
       run = hooks.evaluation(run, writer)
   reports = _Reports(run.metadata, writer, partners)
   calls = _Calls(reports, partners)
-  num_steps = config.train.num_steps
-  per_call = config.updates_per_call
+  num_steps = partners.recipe.train.num_steps
+  per_call = partners.updates_per_call
   step = int(run.state.step)
   while step < num_steps and not stop.requested:
     count = min(per_call - step % per_call, num_steps - step)
@@ -108,9 +112,12 @@ class _Reports:
     writer: metrics_log.Writer,
     partners: Partners,
   ):
-    self.guard = divergence.Guard(partners.config, metadata.guard)
+    recipe = partners.recipe
+    self.guard = divergence.Guard(partners.rules, metadata.guard)
     self.window = log_window.Window(
-      metadata.log_window, tokens_read=metadata.tokens_read
+      metadata.log_window,
+      tokens_read=metadata.tokens_read,
+      flops_per_token=log_window.flops_per_token(recipe.model, recipe.train),
     )
     self.pending: _Chunk | None = None
     self._hooks = partners.hooks.on_metrics
@@ -153,12 +160,12 @@ class _Calls:
   """Calls the compiled updates, each with the segments that it reads."""
 
   def __init__(self, reports: _Reports, partners: Partners):
-    config = partners.config
+    recipe = partners.recipe
     answer = reports.guard.answer
-    rate = answer.rate_factor * config.train.learning_rate
-    self._train = dataclasses.replace(config.train, learning_rate=rate)
+    rate = answer.rate_factor * recipe.train.learning_rate
+    self._train = dataclasses.replace(recipe.train, learning_rate=rate)
     self._update = programs.update(
-      dataclasses.replace(config, train=self._train), partners.mesh
+      dataclasses.replace(recipe, train=self._train), partners.mesh
     )
     self._skipped = answer.skipped
     self._reports = reports
