@@ -129,7 +129,7 @@ class _Evaluation:
     config = experiment(work)
     mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
-      made = evaluator.Evaluator(config, mesh, mem_len=work.mem_len)
+      made = evaluator.Evaluator(config.scoring, mesh, mem_len=work.mem_len)
       self._frozen = made.freeze(_params(config))
       self._memory = _full(made.start(self._frozen), work.mem_len)
       self._segments = _segments(work, mesh, count)

@@ -226,7 +226,9 @@ def evaluations(data_dir, mesh, **changes):
     device_mesh = mesh_lib.make_mesh(config.mesh)
     params = start(config, device_mesh)[0].params
     with jax.set_mesh(device_mesh):
-      evaluator = evaluator_lib.Evaluator(config, device_mesh, mem_len=12)
+      evaluator = evaluator_lib.Evaluator(
+        config.scoring, device_mesh, mem_len=12
+      )
       result[memory] = evaluator(params).nll
       start_state = evaluator.start(evaluator.freeze(params))
       first = jax.tree.leaves(start_state)[0]
@@ -247,7 +249,7 @@ def adaptive_evaluation(data_dir, mesh):
   rule = update_lib.Rule(*map(jnp.float32, (0.1, 0.02)))
   with jax.set_mesh(device_mesh):
     evaluator = dynamic_evaluator.DynamicEvaluator(
-      config, device_mesh, mem_len=12
+      config.scoring, device_mesh, mem_len=12
     )
     (score,) = evaluator(params, rule)
     query = evaluator._start(params).params["layers"]["0"]["attention"]["query"]

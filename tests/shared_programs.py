@@ -56,29 +56,16 @@ def _usual(recipe: schema.Recipe) -> schema.Recipe:
   return dataclasses.replace(recipe, train=train)
 
 
-def _only(
-  config: schema.ExperimentConfig, *names: str
-) -> schema.ExperimentConfig:
-  """These groups alone: whoever reads another one fails."""
-  others = {
-    field.name: None
-    for field in dataclasses.fields(config)
-    if field.name not in names
-  }
-  return dataclasses.replace(config, **others)
-
-
 def _shared(make):
   """The constructor of an evaluator, whose programs are those of its like."""
 
   @functools.cache
-  def first_of(kind, config, mesh, mem_len):
+  def first_of(kind, scoring, mesh, mem_len):
     first = object.__new__(kind)
-    make(first, config, mesh, mem_len=mem_len)
+    make(first, scoring, mesh, mem_len=mem_len)
     return first
 
-  def make_like_the_first(self, config, mesh, *, mem_len):
-    reads = _only(config, "model", "eval", "data")
-    vars(self).update(vars(first_of(type(self), reads, mesh, mem_len)))
+  def make_like_the_first(self, scoring, mesh, *, mem_len):
+    vars(self).update(vars(first_of(type(self), scoring, mesh, mem_len)))
 
   return make_like_the_first

@@ -72,11 +72,15 @@ def evaluate(config, mesh):
   """Sums of losses with numbers of tokens, and the use of memory."""
   state, _ = programs.shardings(config.recipe, mesh)
   params = jax.device_put(tiny.params(config.model), state.params)
-  fixed = evaluator.Evaluator(config, mesh, mem_len=12)(params)
-  report = attention_use.Report(config, mesh)
+  fixed = evaluator.Evaluator(config.scoring, mesh, mem_len=12)(params)
+  report = attention_use.Report(
+    config.scoring, mesh, mem_len=config.train.mem_len
+  )
   use = report(params, should_stop=lambda: False)
   rule = update_lib.Rule(*map(jnp.float32, (1e-4, 0.02)))
-  adaptive = dynamic_evaluator.DynamicEvaluator(config, mesh, mem_len=12)
+  adaptive = dynamic_evaluator.DynamicEvaluator(
+    config.scoring, mesh, mem_len=12
+  )
   (learning,) = adaptive(params, rule)
   return {
     "fixed": fixed[:2],

@@ -19,7 +19,7 @@ from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.data_prep import preparation
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
@@ -172,7 +172,7 @@ def test_the_farthest_token_that_matters_is_at_the_reach(
   assert recall.reach(config, mem_len) == expected
   if expected is None:
     return
-  model = evaluator.make_network(config)
+  model = protocol.make_network(config.model, config.eval)
   context_len = config.eval.context_len
   read = jax.jit(functools.partial(model.apply, method="log_probs"))
 

@@ -348,7 +348,7 @@ def score_program(config):
   """The program that scores a chunk of a split."""
   mesh = mesh_lib.make_mesh(config.mesh)
   mem_len = max(config.eval.mem_len)
-  made = evaluator.Evaluator(config, mesh, mem_len=mem_len)
+  made = evaluator.Evaluator(config.scoring, mesh, mem_len=mem_len)
   with jax.set_mesh(mesh):
     segments = streams.device_segments(
       made.stream, 0, 2, mesh_lib.segments(mesh)

@@ -178,7 +178,7 @@ def trace_training(config, mesh):
 def trace_evaluation(config, mesh, params):
   evaluation = config.eval
   evaluator = evaluator_lib.Evaluator(
-    config, mesh, mem_len=evaluation.mem_len[0]
+    config.scoring, mesh, mem_len=evaluation.mem_len[0]
   )
   frozen = jax.eval_shape(evaluator.freeze, params)
   memory = jax.eval_shape(evaluator.start, frozen)
@@ -197,9 +197,16 @@ def trace_learning_evaluation(config, mesh, params):
   per_lane = (
     evaluation.dynamic.kind != "none" and evaluation.dynamic.lanes == "apart"
   )
-  reader = dynamic.make_reader(config, evaluation.mem_len[0], per_lane=per_lane)
+  reader = dynamic.make_reader(
+    config.model, evaluation, evaluation.mem_len[0], per_lane=per_lane
+  )
   options = {"reader": reader, "per_lane": per_lane}
-  start = functools.partial(dynamic.start_state, config=config, **options)
+  start = functools.partial(
+    dynamic.start_state,
+    scoring=config.scoring,
+    num_lanes=evaluation.batch_size,
+    **options,
+  )
   state = jax.eval_shape(start, params)
   batch = segments(
     evaluation.batch_size, evaluation.segment_len, evaluation.context_len

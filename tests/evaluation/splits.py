@@ -13,4 +13,4 @@ def score(config, *, mem_len=8, params=None, seed=0):
   if params is None:
     params = tiny.params(config.model, seed=seed)
   with jax.set_mesh(mesh):
-    return evaluator.Evaluator(config, mesh, mem_len=mem_len)(params)
+    return evaluator.Evaluator(config.scoring, mesh, mem_len=mem_len)(params)

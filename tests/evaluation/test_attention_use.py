@@ -221,7 +221,9 @@ def test_training_logs_the_use_of_memory(
   whole = load.replaced(config, {"eval.same_length": False})
   subject = evaluate.load(whole, str(tmp_path))
   with jax.set_mesh(subject.mesh):
-    score = evaluator.Evaluator(whole, subject.mesh, mem_len=0)(subject.params)
+    score = evaluator.Evaluator(whole.scoring, subject.mesh, mem_len=0)(
+      subject.params
+    )
   expected = score.nll / score.num_tokens
   assert record["nll_without_memory"] == pytest.approx(expected, rel=1e-6)
   shares = {f"memory_share_layer_{number}" for number in attending}
@@ -231,7 +233,9 @@ def test_training_logs_the_use_of_memory(
 
 def test_a_signal_ends_the_report(data_dir):
   config = corpus.config(data_dir)
-  report = attention_use.Report(config, mesh.make_mesh(config.mesh))
+  report = attention_use.Report(
+    config.scoring, mesh.make_mesh(config.mesh), mem_len=config.train.mem_len
+  )
   params = tiny.params(config.model)
   assert report(params, should_stop=lambda: True) is None
   assert report(params, should_stop=lambda: False)
@@ -252,5 +256,7 @@ def test_a_model_without_attention_to_a_memory_is_refused(
 ):
   config = corpus.config(data_dir, **updates, **{"train.eval_every_steps": 2})
   with pytest.raises(errors.UserError, match=says) as caught:
-    attention_use.Report(config, mesh.make_mesh(config.mesh))
+    attention_use.Report(
+      config.scoring, mesh.make_mesh(config.mesh), mem_len=config.train.mem_len
+    )
   assert "\n" not in str(caught.value)

@@ -13,7 +13,7 @@ from tests import tiny
 from tests.evaluation import splits
 from transformer_xl.config import load
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 
@@ -25,7 +25,7 @@ def one_pass(config, *, mem_len, segment_len, seed=0):
   """Sum over the split, one lane, each target looked up in log_probs."""
   file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
-  model = evaluator.make_network(config)
+  model = protocol.make_network(config.model, config.eval)
   memory = network.empty_state(
     config.model, batch_size=1, mem_len=mem_len, step_len=1
   )
@@ -114,7 +114,7 @@ def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
   result = splits.score(config, mem_len=0)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
-  model = evaluator.make_network(config)
+  model = protocol.make_network(config.model, config.eval)
   params = {"params": tiny.params(config.model)}
   empty = network.empty_state(config.model, batch_size=1, mem_len=0, step_len=1)
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))
@@ -173,7 +173,7 @@ def test_documents_are_scored_as_if_each_were_alone(data_dir):
   config = corpus.config(data_dir, **{"data.reset_at_documents": True})
   result = splits.score(config, mem_len=150)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
-  model = evaluator.make_network(config)
+  model = protocol.make_network(config.model, config.eval)
   params = {"params": tiny.params(config.model)}
   empty = network.empty_state(config.model, batch_size=1, mem_len=0, step_len=1)
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))

@@ -16,6 +16,8 @@ from transformer_xl.config import registry
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import per_token
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
 from transformer_xl.model import reader
 
@@ -73,7 +75,7 @@ def test_cached_keys_and_values_score_as_hidden_states(data_dir, case):
   with jax.set_mesh(mesh):
     for memory in ("hidden", "key_value"):
       chosen = load.replaced(config, {"eval.memory": memory})
-      made = evaluator.Evaluator(chosen, mesh, mem_len=mem_len)
+      made = evaluator.Evaluator(chosen.scoring, mesh, mem_len=mem_len)
       states[memory] = jax.eval_shape(made.start, made.freeze(params))
       scores[memory] = made(params)
   assert type(states["hidden"]) is network.State
@@ -121,7 +123,9 @@ def test_a_tpu_keeps_keys_and_values_where_one_kernel_attends_to_them(
     devices=np.array([types.SimpleNamespace(device_kind=device)]),
     shape={"data": 1, "fsdp": 1, "tensor": tensor},
   )
-  caches_keys = evaluator.caches_keys(config, mesh, mem_len=96)
+  caches_keys = protocol.caches_keys(
+    config.model, config.eval, mesh, mem_len=96
+  )
   assert caches_keys is (expected == "key_value")
 
 
@@ -134,7 +138,7 @@ def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
   config = corpus.config(data_dir, **updates, **{"model.cutoffs": (5, 11)})
   mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
-    made = evaluator.Evaluator(config, mesh, mem_len=8)
+    made = evaluator.Evaluator(config.scoring, mesh, mem_len=8)
     params = tiny.params(config.model)
     splits = network.splits(config.model)
     shardings = mesh_lib.parameters(mesh, params, splits)
@@ -161,7 +165,7 @@ def test_segments_past_the_end_leave_sums_alone(data_dir):
     file, num_lanes=4, segment_len=8, warmup_len=8, resets="wrap"
   )
   with jax.set_mesh(mesh):
-    made = evaluator.Evaluator(config, mesh, mem_len=8)
+    made = evaluator.Evaluator(config.scoring, mesh, mem_len=8)
     frozen = made.freeze(tiny.params(config.model))
     segments = stream.read(stream.num_steps, 4, slice(None))
     _, sums = made.score(frozen, made.start(frozen), segments)
@@ -181,8 +185,8 @@ def test_parameters_are_no_constants_of_what_reads_each_token(data_dir):
     return state, segment.targets
 
   with jax.set_mesh(mesh):
-    found = evaluator.per_token(
-      config,
+    found = per_token.read(
+      config.scoring,
       mesh,
       tiny.params(config.model),
       mem_len=8,
@@ -205,8 +209,8 @@ def test_a_warm_up_of_no_tokens_is_none(data_dir):
     for length in (0, 16)
   )
   assert none < whole
-  assert evaluator.open_stream(config, 16).num_steps == none
-  assert evaluator.open_stream(memory, 16).num_steps == whole
+  assert protocol.open_stream(config.scoring, 16).num_steps == none
+  assert protocol.open_stream(memory.scoring, 16).num_steps == whole
 
 
 def test_a_warm_up_as_long_as_memory_counts_what_is_compressed(data_dir):
@@ -219,7 +223,7 @@ def test_a_warm_up_as_long_as_memory_counts_what_is_compressed(data_dir):
   assert reach > 16
   exact = load.replaced(compressing, {"eval.warmup_len": reach})
   shorter, found, expected = (
-    evaluator.open_stream(config, 16).num_steps
+    protocol.open_stream(config.scoring, 16).num_steps
     for config in (attention, compressing, exact)
   )
   assert found == expected
@@ -230,16 +234,18 @@ def test_evaluation_reads_with_the_first_temperature(data_dir):
   # Several may not be compared on the test split.
   updates = {"eval.temperature": (1.5, 2.0), "eval.split": "valid"}
   config = corpus.config(data_dir, **updates)
-  made = evaluator.make_reader(config, 8)
+  made = protocol.make_reader(config.model, config.eval, 8)
   assert made.temperature == 1.5
-  assert evaluator.make_network(config).settings.temperature == 1.5
+  assert (
+    protocol.make_network(config.model, config.eval).settings.temperature == 1.5
+  )
 
 
 def test_an_evaluation_takes_no_longer_than_its_call(data_dir):
   config = corpus.config(data_dir)
   mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
-    made = evaluator.Evaluator(config, mesh, mem_len=8)
+    made = evaluator.Evaluator(config.scoring, mesh, mem_len=8)
     start = time.perf_counter()
     score = made(tiny.params(config.model))
     assert 0 < score.seconds < time.perf_counter() - start

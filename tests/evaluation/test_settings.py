@@ -49,7 +49,7 @@ def test_layers_and_their_fields_are_stated(layers, mem_len, fields, text):
   config = load.from_config_dict(
     tiny.config_dict(**values, **{"model.layers": layers})
   )
-  found = settings.of_evaluation(config, mem_len)
+  found = settings.of_evaluation(config.scoring, mem_len)
   assert found["layers"] == list(layers)
   assert found["mixer_fields"] == fields
   assert settings.memory_text(found) == text

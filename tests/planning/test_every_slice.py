@@ -130,7 +130,9 @@ def test_programs_can_be_traced(make_config, name, count):
     config.eval,
   )
   with jax.set_mesh(mesh):
-    made = evaluator.Evaluator(config, mesh, mem_len=max(evaluation.mem_len))
+    made = evaluator.Evaluator(
+      config.scoring, mesh, mem_len=max(evaluation.mem_len)
+    )
     segments = segment.placed(
       mesh,
       *(evaluator.SEGMENTS_PER_CALL, evaluation, evaluation.segment_len),

@@ -17,7 +17,7 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.report import attention
 from transformer_xl.report import reading
 
@@ -80,7 +80,7 @@ def segment():
   config = tiny.config_dict()
   config.model.vocab_size = 23
   config = load.from_config_dict(config)
-  model = evaluator.make_network(config, inspects=True)
+  model = protocol.make_network(config.model, config.eval, inspects=True)
   params = tiny.params(config.model)
   tokens, targets, memory = tiny.inputs(config.model)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))

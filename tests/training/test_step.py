@@ -15,6 +15,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
 from transformer_xl.model.mixers import attention
 from transformer_xl.training import programs
@@ -368,7 +369,7 @@ def test_no_gradient_flows_into_memory():
 def test_scoring_a_chunk_is_scoring_segment_by_segment():
   config, segments = make_config(**PLAIN), make_segments()
   state, memory = start(config)
-  reader = evaluator.make_network_reader(config, MEMORY)
+  reader = protocol.make_network_reader(config.model, config.eval, MEMORY)
   chunk = jax.jit(functools.partial(evaluator.score_segments, reader=reader))
   after, sums = chunk(state.params, memory, segments)
   single = jax.jit(functools.partial(score, config))

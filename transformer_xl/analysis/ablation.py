@@ -204,7 +204,9 @@ def measure(
           "eval.segment_len": model.config.train.segment_len,
         }
         config = load.replaced(model.config, values)
-        score_split = evaluator.Evaluator(config, model.mesh, mem_len=length)
+        score_split = evaluator.Evaluator(
+          config.scoring, model.mesh, mem_len=length
+        )
         score = score_split(model.params)
       else:
         score = context_windows.score_sliding(model, length)

@@ -32,10 +32,11 @@ from transformer_xl.analysis import attention_plots
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.evaluation import settings
 from transformer_xl.model import network
 from transformer_xl.processes import exchange
@@ -154,7 +155,7 @@ def _measure(
   segment_len: int,
 ) -> Maps:
   """Reads a text and measures whole segments behind its first `mem_len`."""
-  model = evaluator.make_network(config, inspects=True)
+  model = protocol.make_network(config.model, config.eval, inspects=True)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   score = jax.jit(functools.partial(model.apply, method="nll"))
   start_with = functools.partial(
@@ -175,7 +176,8 @@ def _measure(
 
   measured = []
   starts = range(0, len(file.tokens) - segment_len, segment_len)
-  segments = attention_use.segments(file, config, segment_len)
+  resets = streams.reset_rule(config.data, config.model)
+  segments = attention_use.segments(file, resets, segment_len)
   for start, segment in zip(starts, segments, strict=False):  # Not the padded.
     found = read(params, memory, segment)
     memory = found.memory
@@ -255,7 +257,9 @@ def _summary(
     "dataset": "" if config.analysis.text else config.data.name,
     "split": "" if config.analysis.text else config.eval.split,
     "given_text": config.analysis.text,
-    **settings.of_data(config, segment_len=segment_len, mem_len=mem_len),
+    **settings.of_data(
+      config.scoring, segment_len=segment_len, mem_len=mem_len
+    ),
     "num_tokens": maps.num_tokens,
     "memory_share_by_layer": maps.memory_mass.tolist(),
     "nll": maps.nll,

@@ -20,6 +20,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.workdir import trained_model
@@ -43,7 +44,7 @@ def losses(
   """
   config = subject.config
   mesh = subject.mesh
-  model = evaluator.make_network(config)
+  model = protocol.make_network(config.model, config.eval)
   read = jax.jit(
     functools.partial(read_window, model=model, wanted=wanted),
     out_shardings=mesh_lib.replicated(mesh),  # Every process reads all.

@@ -238,7 +238,7 @@ def _evaluation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
   """The segments of one call of evaluation."""
   mesh = trained_model.make_mesh(config)
   with jax.set_mesh(mesh):
-    scorer = evaluator.Evaluator(config, mesh, mem_len=mem_len)
+    scorer = evaluator.Evaluator(config.scoring, mesh, mem_len=mem_len)
     frozen = scorer.freeze(random_params(config.model))
     state = scorer.start(frozen)
     segments = streams.device_segments(

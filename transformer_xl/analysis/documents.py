@@ -26,7 +26,8 @@ from transformer_xl.analysis import trials
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import per_token
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import nats
 from transformer_xl.model import network
 from transformer_xl.workdir import trained_model
@@ -112,11 +113,11 @@ def _losses(
   """The loss of each token of the split but the first, in nats."""
   config = subject.config
   read_segment = functools.partial(
-    _read_segment, model=evaluator.make_network(config)
+    _read_segment, model=protocol.make_network(config.model, config.eval)
   )
   with jax.set_mesh(subject.mesh):
-    return evaluator.per_token(
-      config,
+    return per_token.read(
+      config.scoring,
       subject.mesh,
       subject.params,
       mem_len=mem_len,

@@ -36,7 +36,7 @@ from transformer_xl.config import layer_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.encodings import table as encodings
@@ -114,9 +114,9 @@ def _methods(
   config = load.replaced(config, {"eval.batch_size": 1})
 
   # Not compiled, since the identity would copy every array.
-  hidden = evaluator.make_network_reader(config, length)
+  hidden = protocol.make_network_reader(config.model, config.eval, length)
   of_hidden = _segments(hidden, params, text, segment_len)
-  keys = evaluator.make_reader(config, length)
+  keys = protocol.make_reader(config.model, config.eval, length)
   frozen = jax.jit(keys.freeze)(params)
   of_keys = _segments(keys, frozen, text, segment_len)
   vanilla_params = costs.random_params(twin)

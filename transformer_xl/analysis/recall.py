@@ -29,7 +29,8 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import per_token
+from transformer_xl.evaluation import protocol
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
@@ -135,7 +136,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
         "checkpoint_step": model.step,
         "num_parameters": network.num_parameters(model.params),
         "num_layers": model.config.model.num_layers,
-        **settings_lib.of_evaluation(model.config, mem_len),
+        **settings_lib.of_evaluation(model.config.scoring, mem_len),
         "reach": reach(model.config, mem_len),
         **right_answers(guesses, file, answers, distances.bins),
       }
@@ -164,11 +165,11 @@ def guess(
   if config.eval.warmup_len < 0:
     config = load.replaced(config, {"eval.warmup_len": warmup_len})
   read_segment = functools.partial(
-    _guess_segment, model=evaluator.make_network(config)
+    _guess_segment, model=protocol.make_network(config.model, config.eval)
   )
   with jax.set_mesh(subject.mesh):
-    return evaluator.per_token(
-      config,
+    return per_token.read(
+      config.scoring,
       subject.mesh,
       subject.params,
       mem_len=mem_len,

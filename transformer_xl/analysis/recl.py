@@ -234,7 +234,7 @@ def _settings(
 ) -> metrics_log.Json:
   """States how a model is read at the longest context."""
   length = int(_read_lengths(config, contexts).max())
-  return settings_lib.of_data(config, segment_len=length, mem_len=0)
+  return settings_lib.of_data(config.scoring, segment_len=length, mem_len=0)
 
 
 def _read_lengths(

@@ -175,7 +175,7 @@ def fields(row: comparison.Row) -> dict[str, Any]:
     "card": {
       "dataset": config.data.name,
       "split": config.eval.split,
-      **settings.of_evaluation(config, row.length),
+      **settings.of_evaluation(config.scoring, row.length),
     },
   }
 

@@ -201,7 +201,7 @@ def evaluate(
   file: token_file.TokenFile,
 ) -> float:
   """The mean loss of the text in nats; memory is longer than in training."""
-  made = evaluator.Evaluator(config, mesh, mem_len=_MEM_LEN)
+  made = evaluator.Evaluator(config.scoring, mesh, mem_len=_MEM_LEN)
   # Instead of the split of a dataset on disk.
   made.stream = streams.EvalStream(
     file,

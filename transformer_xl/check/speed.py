@@ -271,7 +271,7 @@ def time_segment(case: str, config: schema.ExperimentConfig) -> Timing:
     resets="never",
   )
   with jax.set_mesh(mesh):
-    made = evaluator.Evaluator(config, mesh, mem_len=mem_len)
+    made = evaluator.Evaluator(config.scoring, mesh, mem_len=mem_len)
     frozen = made.freeze(_parameters(config, mesh))
     state = made.start(frozen)
     segments = streams.device_segments(stream, 0, 4, mesh_lib.segments(mesh))

@@ -46,6 +46,21 @@ class Recipe:
   seed: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Scoring:
+  """What the scores of a text are a function of, besides parameters.
+
+  Attributes:
+    model: the network.
+    data: the text.
+    eval: how it is read.
+  """
+
+  model: ModelConfig
+  data: DataConfig
+  eval: EvalConfig
+
+
 class ExperimentConfig(fields.Group):
   """A run."""
 
@@ -67,6 +82,11 @@ class ExperimentConfig(fields.Group):
   def recipe(self) -> Recipe:
     """What the run's parameters and updates are a function of."""
     return Recipe(self.model, self.train, self.seed)
+
+  @property
+  def scoring(self) -> Scoring:
+    """What the scores of the run's texts are a function of."""
+    return Scoring(self.model, self.data, self.eval)
 
   @property
   def updates_per_call(self) -> int:

@@ -3,6 +3,7 @@
 Shapes: as in `shapes`; all layers of a model are in front, N.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -16,12 +17,12 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import layer_rules
-from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator as evaluator_lib
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import attention
 from transformer_xl.model import network
@@ -62,20 +63,18 @@ def attending(config: schema.ModelConfig) -> list[int]:
 
 
 def segments(
-  file: token_file.TokenFile,
-  config: schema.ExperimentConfig,
-  segment_len: int,
+  file: token_file.TokenFile, resets: str, segment_len: int
 ) -> Iterator[segment_lib.Segment[np.ndarray]]:
   """Segments [1, T] of a text, from its start, as one lane of evaluation.
 
-  The last one is padded.
+  The last one is padded. The rule of resets is that of `streams.reset_rule`.
   """
   stream = streams.EvalStream(
     file,
     num_lanes=1,
     segment_len=segment_len,
     warmup_len=0,
-    resets=streams.reset_rule(config.data, config.model),
+    resets=resets,
   )
   for step in range(stream.num_steps):
     read = stream.read(step, 1, slice(0, 1))
@@ -179,31 +178,36 @@ class Report:
   evaluation, and measures attention in the one after them.
   """
 
-  def __init__(self, config: schema.ExperimentConfig, mesh: jax.sharding.Mesh):
-    mem_len = config.train.mem_len
+  def __init__(
+    self, scoring: schema.Scoring, mesh: jax.sharding.Mesh, *, mem_len: int
+  ):
+    model = scoring.model
+    evaluation = scoring.eval
     if not mem_len:
       raise errors.UserError(
         "train.log_memory_use needs a memory: train.mem_len is 0; set "
         "--config.train.log_memory_use=False."
       )
-    layer_rules.require_attention(config.model, "train.log_memory_use")
-    self._numbers = attending(config.model)
-    self._without = evaluator_lib.Evaluator(config, mesh, mem_len=0)
+    layer_rules.require_attention(model, "train.log_memory_use")
+    self._numbers = attending(model)
+    self._without = evaluator_lib.Evaluator(scoring, mesh, mem_len=0)
     self._sharding = mesh_lib.segments(mesh)
-    segment_len = min(config.eval.segment_len, mem_len)
-    values = {"eval.segment_len": segment_len, "eval.warmup_len": 0}
-    reading = load.replaced(config, values)
-    self._stream = evaluator_lib.open_stream(reading, mem_len)
+    segment_len = min(evaluation.segment_len, mem_len)
+    evaluation = dataclasses.replace(
+      evaluation, segment_len=segment_len, warmup_len=0
+    )
+    reading = dataclasses.replace(scoring, eval=evaluation)
+    self._stream = protocol.open_stream(reading, mem_len)
     filling = -(-mem_len // segment_len)
     self._num_steps = min(filling + 1, self._stream.num_steps)
-    lanes = config.eval.batch_size
-    model = evaluator_lib.make_network(reading, inspects=True)
+    lanes = evaluation.batch_size
+    inspecting = protocol.make_network(model, evaluation, inspects=True)
     self._start = functools.partial(
       network.empty_state,
-      config.model,
+      model,
       batch_size=mesh_lib.padded_lanes(mesh, lanes),
       mem_len=mem_len,
-      step_len=reading.eval.read_len,
+      step_len=evaluation.read_len,
     )
 
     def read(
@@ -211,7 +215,7 @@ class Report:
       memory: network.State,
       segment: segment_lib.Segment[jax.Array],
     ) -> tuple[network.State, jt.Float[shapes.Array, "N"]]:
-      found = read_segment(params, memory, segment, model=model)
+      found = read_segment(params, memory, segment, model=inspecting)
       return found.memory, memory_mass(found.weights[:, :lanes])
 
     self._read = jax.jit(read, compiler_options=mesh_lib.compiler_options(mesh))

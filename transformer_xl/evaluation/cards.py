@@ -88,7 +88,7 @@ def make(
       "bits_per_byte": bits_per_byte,
       "word_perplexity": word_perplexity,
       "unknown_share": unknown_share,
-      **settings.of_evaluation(config, mem_len),
+      **settings.of_evaluation(config.scoring, mem_len),
       "checkpoint_step": model.step,
       "initialised_from": model.initialised_from,
       "num_parameters": network.num_parameters(model.params),

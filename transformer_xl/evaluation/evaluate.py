@@ -43,7 +43,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[cards_lib.Card]:
   static = evaluate(model)
   split = model.config.eval.split
   cards_lib.keep(workdir, f"eval_{split}", {"cards": static})
-  if not dynamic.adapts(model.config):
+  if not dynamic.adapts(model.config.eval):
     return static
 
   adapted = evaluate(model, adapts=True)
@@ -164,11 +164,15 @@ def evaluate(
       config = load_lib.replaced(model.config, changes)
       scores: Iterable[tuple[evaluator_lib.Score, metrics_log.Json]]
       if adapts:
-        adaptive = dynamic.DynamicEvaluator(config, model.mesh, mem_len=mem_len)
+        adaptive = dynamic.DynamicEvaluator(
+          config.scoring, model.mesh, mem_len=mem_len
+        )
         file = adaptive.stream.file
         scores = adaptive.each_setting(model.params)
       else:
-        evaluator = evaluator_lib.Evaluator(config, model.mesh, mem_len=mem_len)
+        evaluator = evaluator_lib.Evaluator(
+          config.scoring, model.mesh, mem_len=mem_len
+        )
         file = evaluator.stream.file
         scores = [(evaluator(model.params), {})]
       for score, adaptation in scores:

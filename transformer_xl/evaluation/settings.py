@@ -41,30 +41,28 @@ def of_reading(
 
 
 def of_data(
-  config: schema.ExperimentConfig, *, segment_len: int, mem_len: int
+  scoring: schema.Scoring, *, segment_len: int, mem_len: int
 ) -> metrics_log.Json:
   """States how a run reads prepared data, with lengths that an analysis has."""
   return {
     **of_reading(
-      config.model,
+      scoring.model,
       segment_len=segment_len,
       mem_len=mem_len,
-      clamp_len=config.eval.clamp_len,
-      same_length=config.eval.same_length,
+      clamp_len=scoring.eval.clamp_len,
+      same_length=scoring.eval.same_length,
     ),
-    "reset_at_documents": config.data.reset_at_documents,
-    "targets": config.data.targets,
-    "parameters": config.eval.parameters,
+    "reset_at_documents": scoring.data.reset_at_documents,
+    "targets": scoring.data.targets,
+    "parameters": scoring.eval.parameters,
   }
 
 
-def of_evaluation(
-  config: schema.ExperimentConfig, mem_len: int
-) -> metrics_log.Json:
+def of_evaluation(scoring: schema.Scoring, mem_len: int) -> metrics_log.Json:
   """States how a split is scored, with the first temperature."""
-  evaluation = config.eval
+  evaluation = scoring.eval
   return {
-    **of_data(config, segment_len=evaluation.segment_len, mem_len=mem_len),
+    **of_data(scoring, segment_len=evaluation.segment_len, mem_len=mem_len),
     "context_len": evaluation.context_len,
     "temperature": evaluation.temperature[0],
     "batch_size": evaluation.batch_size,

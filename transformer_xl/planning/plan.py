@@ -24,6 +24,7 @@ from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
 from transformer_xl.planning import generation
 from transformer_xl.planning import gpus
@@ -207,7 +208,9 @@ def lower_evaluation(
       evaluation.segment_len,
       has_weights=True,
     )
-    scorer = evaluator.Evaluator(config, mesh, mem_len=max(evaluation.mem_len))
+    scorer = evaluator.Evaluator(
+      config.scoring, mesh, mem_len=max(evaluation.mem_len)
+    )
     return scorer.lower(segments)
 
 
@@ -251,7 +254,9 @@ def _bytes_while_evaluating(
   if held is None:
     return None
   state, memory = programs.placed_state(config.recipe, mesh)
-  if not evaluator.caches_keys(validation, mesh, mem_len=mem_len):
+  if not protocol.caches_keys(
+    validation.model, validation.eval, mesh, mem_len=mem_len
+  ):
     # Evaluation has counted the parameters.
     state = state._replace(params=None)
   sizes = [

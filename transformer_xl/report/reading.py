@@ -19,10 +19,11 @@ from transformer_xl.config import load
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
+from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.evaluation import settings
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
@@ -107,7 +108,7 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     "mem_len": mem_len,
     "segment_len": segment_len,
     "settings": settings.of_data(
-      config, segment_len=segment_len, mem_len=mem_len
+      config.scoring, segment_len=segment_len, mem_len=mem_len
     ),
     "num_tokens": len(found.nll),
     "mean_nll": float(found.nll.mean()),
@@ -128,7 +129,7 @@ def _read_text(
   bins: tuple[int, ...],
 ) -> Segment:
   """Reads a text [S + 1] and joins its segments to one, in which T is S."""
-  model = evaluator.make_network(config, inspects=True)
+  model = protocol.make_network(config.model, config.eval, inspects=True)
   count = len(file.tokens) - 1
   call = jax.jit(
     functools.partial(
@@ -145,7 +146,8 @@ def _read_text(
     config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
   )
   parts = []
-  for segment in attention_use.segments(file, config, segment_len):
+  resets = streams.reset_rule(config.data, config.model)
+  for segment in attention_use.segments(file, resets, segment_len):
     memory, part = call(trained.params, memory, segment)
     parts.append(jax.device_get(part))
   return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)

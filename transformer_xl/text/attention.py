@@ -17,7 +17,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
 from transformer_xl.processes import exchange
 from transformer_xl.text import inputs
@@ -75,7 +75,7 @@ def read(
   memory = network.empty_state(
     config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
   )
-  net = evaluator.make_network(config, inspects=True)
+  net = protocol.make_network(config.model, config.eval, inspects=True)
   num_heads = config.model.num_heads
   weights = np.zeros((len(chosen), num_heads, length, length), np.float32)
   for start in range(0, length, segment_len):

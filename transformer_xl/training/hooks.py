@@ -173,13 +173,17 @@ class Evaluation:
       segment_len=validation.eval.read_len,
       mem_len=mem_len,
     )
-    self._evaluator = evaluator.Evaluator(validation, mesh, mem_len=mem_len)
-    self._settings = settings_lib.of_evaluation(validation, mem_len)
+    self._evaluator = evaluator.Evaluator(
+      validation.scoring, mesh, mem_len=mem_len
+    )
+    self._settings = settings_lib.of_evaluation(validation.scoring, mem_len)
     # The shortest that one took, once one has ended: the first compiles, too.
     self.seconds: float | None = None
     self._memory_use = None
     if config.train.log_memory_use:
-      self._memory_use = attention_use.Report(validation, mesh)
+      self._memory_use = attention_use.Report(
+        validation.scoring, mesh, mem_len=validation.train.mem_len
+      )
 
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates: also after the last one."""

@@ -59,7 +59,9 @@ def scores(config, *, rate):
   mesh = mesh_lib.make_mesh(config.mesh)
   rule = update.Rule(jnp.float32(rate), jnp.float32(0.02))
   with jax.set_mesh(mesh):
-    evaluator = dynamic_evaluator.DynamicEvaluator(config, mesh, mem_len=8)
+    evaluator = dynamic_evaluator.DynamicEvaluator(
+      config.scoring, mesh, mem_len=8
+    )
     return evaluator(tiny.params(config.model), rule)
 
 
@@ -81,7 +83,7 @@ def test_statistics_are_of_the_targets_that_updates_learn(tmp_path):
     config = load.with_vocab_size(config, meta)
     mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
-      made = dynamic_evaluator.DynamicEvaluator(config, mesh, mem_len=8)
+      made = dynamic_evaluator.DynamicEvaluator(config.scoring, mesh, mem_len=8)
       made(tiny.params(config.model), update.Rule(*jnp.float32([3e-3, 0.02])))
     squares.append(made._mean_squares)
   assert comparison.difference(*squares) > 0.1

@@ -15,7 +15,7 @@ from tests import tiny
 from tests.evaluation import splits
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 from transformer_xl.evaluation.dynamic import evaluator as dynamic
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update
@@ -72,12 +72,17 @@ class Functions(NamedTuple):
 
 @functools.cache
 def functions(config):
-  read = evaluator.make_network_reader(config, MEMORY)
+  read = protocol.make_network_reader(config.model, config.eval, MEMORY)
   options = config.eval.dynamic
   per_lane = options.kind != "none" and options.lanes == "apart"
   shared = {"reader": read, "per_lane": per_lane}
   return Functions(
-    functools.partial(dynamic.start_state, config=config, **shared),
+    functools.partial(
+      dynamic.start_state,
+      scoring=config.scoring,
+      num_lanes=config.eval.batch_size,
+      **shared,
+    ),
     jax.jit(
       functools.partial(
         dynamic.mean_squares, num_lanes=config.eval.batch_size, **shared

@@ -24,12 +24,12 @@ from transformer_xl import errors
 from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator as evaluator_lib
+from transformer_xl.evaluation import protocol
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update
 from transformer_xl.model import adaptive_softmax
@@ -42,9 +42,9 @@ from transformer_xl.workdir import metrics_log
 STATISTICS_SEGMENTS = 50
 
 
-def adapts(config: schema.ExperimentConfig) -> bool:
+def adapts(evaluation: schema.EvalConfig) -> bool:
   """Whether anything adapts to the split that is scored."""
-  return config.eval.dynamic.kind != "none" or config.eval.cache.size > 0
+  return evaluation.dynamic.kind != "none" or evaluation.cache.size > 0
 
 
 class TextSegment(NamedTuple):
@@ -77,28 +77,31 @@ class DynamicEvaluator:
   copies per lane are sharded with the lanes.
   """
 
-  def __init__(
-    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
-  ):
-    self._config = config
+  def __init__(self, scoring: schema.Scoring, mesh: Mesh, *, mem_len: int):
+    self._scoring = scoring
     self._mesh = mesh
-    self.stream = evaluator_lib.open_stream(config, mem_len)
-    numbers = np.array(_cache_settings(config.eval.cache), np.float32)
+    self.stream = protocol.open_stream(scoring, mem_len)
+    model = scoring.model
+    evaluation = scoring.eval
+    numbers = np.array(_cache_settings(evaluation.cache), np.float32)
     self._mixtures = neural_cache.Mixture(*numbers.T)
     self._mean_squares: shapes.PyTree = None
     self._is_compiled = False
 
-    dynamic = config.eval.dynamic
+    dynamic = evaluation.dynamic
     per_lane = dynamic.kind != "none" and dynamic.lanes == "apart"
-    reader = make_reader(config, mem_len, per_lane=per_lane)
-    padded = evaluator_lib.padded(config, mesh)
+    reader = make_reader(model, evaluation, mem_len, per_lane=per_lane)
     start = functools.partial(
-      start_state, config=padded, reader=reader, per_lane=per_lane
+      start_state,
+      scoring=scoring,
+      num_lanes=mesh_lib.padded_lanes(mesh, evaluation.batch_size),
+      reader=reader,
+      per_lane=per_lane,
     )
-    params = network.abstract_params(config.model)
+    params = network.abstract_params(model)
     state = jax.eval_shape(start, params)
     by_lane = jax.tree.map(lambda _: mesh_lib.lanes(mesh), state)
-    splits = network.splits(config.model)
+    splits = network.splits(model)
     if per_lane:
       copies = mesh_lib.lane_copies(mesh, params, splits)
       shardings = by_lane._replace(params=copies)
@@ -114,7 +117,7 @@ class DynamicEvaluator:
         mean_squares,
         reader=reader,
         per_lane=per_lane,
-        num_lanes=config.eval.batch_size,
+        num_lanes=evaluation.batch_size,
       ),
       out_shardings=mesh_lib.parameters(mesh, params, splits),
     )
@@ -129,7 +132,7 @@ class DynamicEvaluator:
     self, params: shapes.PyTree
   ) -> Iterator[tuple[evaluator_lib.Score, metrics_log.Json]]:
     """Yields the score of each setting, and the setting as a card states it."""
-    evaluation = self._config.eval
+    evaluation = self._scoring.eval
     options = evaluation.dynamic
     rules = [(0.0, 0.0)]
     if options.kind != "none":
@@ -191,20 +194,20 @@ class DynamicEvaluator:
     self, params: shapes.PyTree, rule: update.Rule
   ) -> update.Steps | None:
     """The steps of all parameters; None without dynamic evaluation."""
-    dynamic = self._config.eval.dynamic
+    dynamic = self._scoring.eval.dynamic
     if dynamic.kind == "none":
       return None
     if dynamic.kind == "sgd":
       return self._make_steps(rule, params)
     if self._mean_squares is None:
-      evaluation = self._config.eval
+      evaluation = self._scoring.eval
       stream = streams.TrainStream(
-        token_file.open_split(self._config.data.dataset_dir, "train"),
+        token_file.open_split(self._scoring.data.dataset_dir, "train"),
         num_lanes=evaluation.batch_size,
         segment_len=evaluation.segment_len,
-        resets=streams.reset_rule(self._config.data, self._config.model),
+        resets=streams.reset_rule(self._scoring.data, self._scoring.model),
         context_len=evaluation.context_len,
-        targets=self._config.data.targets,
+        targets=self._scoring.data.targets,
       )
       every = stream.read(0, STATISTICS_SEGMENTS, slice(None))
       if not every.loss_weights().any():
@@ -225,21 +228,21 @@ class DynamicEvaluator:
 def start_state(
   params: shapes.PyTree,
   *,
-  config: schema.ExperimentConfig,
+  scoring: schema.Scoring,
+  num_lanes: int,
   reader: reader_lib.TokenReader,
   per_lane: bool,
 ) -> State:
-  """The state before the first segment."""
-  num_lanes = config.eval.batch_size
+  """The state before the first segment, of lanes that devices divide."""
   batch_size = 1 if per_lane else num_lanes
   cache = None
-  if config.eval.cache.size:
+  if scoring.eval.cache.size:
     cache = neural_cache.empty(
       batch_size=batch_size,
-      size=config.eval.cache.size,
-      model_dim=config.model.model_dim,
+      size=scoring.eval.cache.size,
+      model_dim=scoring.model.model_dim,
     )
-  is_dynamic = config.eval.dynamic.kind != "none"
+  is_dynamic = scoring.eval.dynamic.kind != "none"
   memory = reader.start(params, batch_size=batch_size)
   state = State(params if is_dynamic else None, memory, cache)
   if per_lane:
@@ -343,18 +346,21 @@ def mean_squares(
 
 
 def make_reader(
-  config: schema.ExperimentConfig, mem_len: int, *, per_lane: bool
+  model: schema.ModelConfig,
+  evaluation: schema.EvalConfig,
+  mem_len: int,
+  *,
+  per_lane: bool,
 ) -> reader_lib.NetworkReader:
   """The reader whose parameters may change."""
   if per_lane:
-    changes: dict[str, object] = {"model.cluster_capacities": ()}
+    model = dataclasses.replace(model, cluster_capacities=())
     is_tpu = hardware.device_kind().startswith("TPU")
-    chosen = config.model.attention
+    chosen = model.attention
     if chosen == "pallas" or (is_tpu and chosen == "auto"):
       # The kernel cannot batch over parameters.
-      changes["model.attention"] = "xla"
-    config = load.replaced(config, changes)
-  return evaluator_lib.make_network_reader(config, mem_len)
+      model = dataclasses.replace(model, attention="xla")
+  return protocol.make_network_reader(model, evaluation, mem_len)
 
 
 def _read(
