@@ -301,28 +301,36 @@ def test_arrays_of_layers_that_are_no_matrices_are_adams(fields, names):
   assert sorted(same) == sorted(names)
 
 
+def _scaled_by_rates(update, config, count):
+  """An update at the learning rates after some others."""
+  scale = optimizer_lib.scale_by_rates(config)
+  state = scale.init(update)._replace(count=jnp.asarray(count))
+  return scale.update(update, state)[0]
+
+
 def test_the_factor_of_the_embedding_is_that_of_its_tables():
   """Not of the projections beside them."""
   params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
   config = train_config(embedding_rate_factor=2.0, schedule="constant")
   ones = jax.tree.map(jnp.ones_like, params)
-  update = optimizer_lib.scale_update(ones, config, jnp.zeros(()), 1.0)
+  update = _scaled_by_rates(ones, config, 0)
+  rate = config.learning_rate
   doubled = {
-    name for name, leaf in update["embedding"].items() if np.all(leaf == 2)
+    name
+    for name, leaf in update["embedding"].items()
+    if np.allclose(leaf, -2 * rate, rtol=1e-6)
   }
   assert doubled == {"table_0", "table_1"}
   assert set(update["embedding"]) > doubled
 
 
-def test_tables_have_a_finite_factor_where_the_rate_is_zero():
-  """Theirs is the quotient of two rates, of which 0 / 0 is no number."""
+def test_tables_have_a_finite_rate_where_that_of_the_others_is_zero():
   params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
   fields = {"embedding_rate_factor": 2.0, "schedule": "linear"}
   config = train_config(**fields, num_steps=10)
-  last = jnp.asarray(10.0)
-  assert optimizer_lib.learning_rate_schedule(config)(last) == 0
+  assert optimizer_lib.learning_rate_schedule(config)(jnp.asarray(10)) == 0
   ones = jax.tree.map(jnp.ones_like, params)
-  update = optimizer_lib.scale_update(ones, config, last, 1.0)
+  update = _scaled_by_rates(ones, config, 10)
   assert np.all(np.isfinite(update["embedding"]["table_0"]))
   assert np.all(np.isfinite(update["embedding"]["table_1"]))
 

@@ -30,19 +30,19 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
   return rate
 
 
-def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
-  """Clipping by the global norm, then the optimizer with its schedule.
+def make_optimizer(
+  config: schema.TrainConfig,
+) -> optax.GradientTransformationExtraArgs:
+  """Clipping by the global norm, the optimizer, and its learning rates.
 
-  Frozen arrays have no state. Their updates are meaningless until
-  `scale_update` sets them to zero.
+  Its `update` takes a `rate_factor`, a scalar, which multiplies all rates.
+  Frozen arrays have no state, and updates of zero.
   """
-  optimizer = registry.optimizers[config.optimizer]
-  rate = optax.scale_by_learning_rate(learning_rate_schedule(config))
-  main = optax.chain(optimizer.make(config), rate)
+  main = registry.optimizers[config.optimizer].make(config)
   if rate_factors.freezes(config):
     trained = functools.partial(rate_factors.trained, config=config)
     main = optax.masked(main, trained)
-  return optax.chain(_clip(config), main)
+  return optax.chain(_clip(config), main, scale_by_rates(config))
 
 
 def _clip(config: schema.TrainConfig) -> optax.GradientTransformation:
@@ -61,30 +61,15 @@ def _clip(config: schema.TrainConfig) -> optax.GradientTransformation:
   return optax.stateless(update)
 
 
-def scale_update(
-  update: shapes.PyTree,
+def scale_by_rates(
   config: schema.TrainConfig,
-  count: jax.Array,
-  factor: float | jax.Array,
-) -> shapes.PyTree:
-  """Scales an update, as factors on the learning rate would.
+) -> optax.GradientTransformationExtraArgs:
+  """Scales by minus the learning rate of each parameter.
 
-  One factor is for all parameters, one for the embedding tables, and others for
-  the parameters whose names match patterns. The update of every optimizer is
-  linear in the learning rate.
-
-  Args:
-    update: at the rate of `learning_rate_schedule`.
-    config: of training.
-    count: of the update, from 0; a scalar.
-    factor: multiplies the rates of all parameters; a scalar.
+  The tables of the embedding have a schedule with another peak and the same
+  end; parameters whose names match patterns have a factor on their rate. The
+  state counts updates, from 0.
   """
-  result = jax.tree.map(lambda leaf: factor * leaf, update)
-  if config.learning_rate_factors:
-    factors = rate_factors.of(update, config)
-    result = jax.tree.map(jnp.multiply, result, factors)
-  if config.embedding_rate_factor == 1:
-    return result
   tables = dataclasses.replace(
     config,
     learning_rate=config.learning_rate * config.embedding_rate_factor,
@@ -92,10 +77,32 @@ def scale_update(
       config.min_learning_rate_ratio / config.embedding_rate_factor
     ),
   )
-  rate = learning_rate_schedule(config)(count)
-  own = learning_rate_schedule(tables)(count) / jnp.where(rate == 0, 1, rate)
-  embedding = {
-    name: own * leaf if name.startswith("table") else leaf
-    for name, leaf in result["embedding"].items()
-  }
-  return {**result, "embedding": embedding}
+
+  def init(params: shapes.PyTree) -> optax.ScaleByScheduleState:
+    del params
+    return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
+
+  def update(
+    updates: shapes.PyTree,
+    state: optax.ScaleByScheduleState,
+    params: shapes.PyTree = None,
+    *,
+    rate_factor: float | jax.Array = 1.0,
+    **unused: object,
+  ) -> tuple[shapes.PyTree, optax.ScaleByScheduleState]:
+    del params, unused
+    rate = learning_rate_schedule(config)(state.count)
+    rate_of_tables = learning_rate_schedule(tables)(state.count)
+
+    def scale(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
+      is_table = path[0].key == "embedding" and path[1].key.startswith("table")
+      own_rate = rate_of_tables if is_table else rate
+      return -own_rate * leaf * rate_factor
+
+    scaled = jax.tree.map_with_path(scale, updates)
+    if config.learning_rate_factors:
+      factors = rate_factors.of(updates, config)
+      scaled = jax.tree.map(jnp.multiply, scaled, factors)
+    return scaled, optax.ScaleByScheduleState(state.count + 1)
+
+  return optax.GradientTransformationExtraArgs(init, update)

@@ -73,9 +73,8 @@ def train_segment(
   rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
   with jax.named_scope("optimizer"):
     updates, opt_state = optimizer_lib.make_optimizer(train).update(
-      gradient, state.opt_state, state.params
+      gradient, state.opt_state, state.params, rate_factor=factor
     )
-    updates = optimizer_lib.scale_update(updates, train, state.step, factor)
     params = optax.apply_updates(state.params, updates)
   step = state.step + 1
   average = state.average
