@@ -240,9 +240,11 @@ class LayersReader:
         clamp_len=self.clamp_len,
       ),
       biases=layers.biases,
-      num_tokens=count,
-      num_read=state.num_read,
-      first_position=state.position,
+      step=mixer_lib.Step(
+        num_read=state.num_read,
+        first_position=state.position,
+        num_tokens=count,
+      ),
     )
     # What such a layer holds without memory is of the segment alone.
     in_segment = shared._replace(

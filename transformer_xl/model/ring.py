@@ -131,9 +131,9 @@ class RingAttention(mixer.Mixer):
 
     # Positions count from the first token that was read, so that a key is
     # placed once.
-    assert shared.num_read is not None
-    assert shared.first_position is not None
-    positions = shared.num_read + jnp.arange(segment_len, dtype=jnp.int32)
+    step = shared.step
+    assert step is not None
+    positions = step.num_read + jnp.arange(segment_len, dtype=jnp.int32)
     query = order.placed(config, query, positions[None, None, :, None])
     written = _placed(config, written, positions)
     cache = state.cache
@@ -148,7 +148,7 @@ class RingAttention(mixer.Mixer):
 
     visible = jnp.minimum(shared.length, mem_len)
     if mem_len == 0:  # A step sees what was read of its segment.
-      visible = jnp.minimum(shared.length, shared.first_position)
+      visible = jnp.minimum(shared.length, step.first_position)
     elif config.memory_start == "zeros":
       visible = jnp.full_like(shared.length, mem_len)
     reach = visibility.visible_distance(
@@ -325,12 +325,13 @@ def _forget(
 ) -> Cache:
   """The ring with empty slots in the lanes that forget."""
   assert shared.forgets is not None
-  assert shared.num_read is not None
+  assert shared.step is not None
   num_lanes = shared.forgets.shape[0]
   rows = jnp.repeat(shared.forgets, config.num_heads)[:, None, None]
   count = state.cache.keys.shape[-1]
   age = (state.slot - 1 - jnp.arange(count, dtype=jnp.int32)) % count
-  fresh = _filled(config, empty, shared.num_read - 1 - age, num_lanes)
+  positions = shared.step.num_read - 1 - age
+  fresh = _filled(config, empty, positions, num_lanes)
   return jax.tree.map(functools.partial(jnp.where, rows), fresh, state.cache)
 
 

@@ -104,6 +104,21 @@ class Reading(NamedTuple):
     return keys
 
 
+class Step(NamedTuple):
+  """Where a step of a reader stands, which may be a part of a segment.
+
+  Attributes:
+    num_read: tokens that were read before.
+    first_position: position of the first token in its segment.
+    num_tokens: how many tokens count, the first, at least one; the others are
+      padding, and then nothing resets. None if all count.
+  """
+
+  num_read: jt.Int[shapes.Array, ""]
+  first_position: jt.Int[shapes.Array, ""]
+  num_tokens: jt.Int[shapes.Array, ""] | None
+
+
 class Shared(NamedTuple):
   """Facts of a segment that all layers share while they read it.
 
@@ -114,27 +129,31 @@ class Shared(NamedTuple):
       read.
     since_reset: from each token back to the last document start after the first
       token; larger than any distance where there is none.
-    num_tokens: how many tokens count, the first, at least one; the others are
-      padding, and then nothing resets. None if all count.
-    num_read: tokens that were read before the segment, for streaming forms.
-    first_position: position of the first token in its segment; None for the
-      start.
     distances: encodings of the distances K-1 to 0 that layers project, for the
       largest K.
     biases: u and v of the paper, if all layers share them.
     dropout_lanes: numbers of the lanes in the batch; None without dropout.
+    step: of a reader; None for a whole segment.
   """
 
   resets: shapes.Resets
   forgets: jt.Bool[shapes.Array, "B"] | None
   length: jt.Int[shapes.Array, "B"]
   since_reset: shapes.Reach
-  num_tokens: jt.Int[shapes.Array, ""] | None = None
-  num_read: jt.Int[shapes.Array, ""] | None = None
-  first_position: jt.Int[shapes.Array, ""] | None = None
   distances: shapes.Positions | None = None
   biases: shapes.BiasPair | None = None
   dropout_lanes: shapes.Lanes | None = None
+  step: Step | None = None
+
+  @property
+  def first_position(self) -> jt.Int[shapes.Array, ""] | None:
+    """Position of the first token in its segment; None for the start."""
+    return None if self.step is None else self.step.first_position
+
+  @property
+  def num_tokens(self) -> jt.Int[shapes.Array, ""] | None:
+    """How many tokens count, the first; None if all do."""
+    return None if self.step is None else self.step.num_tokens
 
   def num_counted(self, segment_len: int) -> int | jt.Int[shapes.Array, ""]:
     """How many tokens of the segment are not padding."""
