@@ -316,7 +316,9 @@ def test_losses_of_other_tokens_are_no_measure(data_dir, tmp_path, change):
   checkpoints = checkpoint.Checkpoints(workdir, config.checkpoint)
   stream = loop.open_stream(load.replaced(config, {"data.targets": "all"}))
   mesh = mesh_lib.make_mesh(config.mesh)
-  run = resume.start(config, mesh, checkpoints, stream)
+  run = resume.start(
+    resume.Origin(config.recipe, config.data, mesh, stream, checkpoints)
+  )
   checkpoints.close()
   assert int(run.state.step) == 8
   assert bool(run.metadata.guard["losses"]) == (not change)
