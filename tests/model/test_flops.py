@@ -76,8 +76,9 @@ def visible_pairs(config, reading):
     full = jax.tree.unflatten(tree, full)
     hidden = jnp.zeros((1, step_len, config.model_dim))
     shared = layers.share(length, None, (1, step_len))
+    step = mixer_lib.Step(position, first_position=position, num_tokens=None)
     shared = shared._replace(
-      first_position=position if reading.step_len else None,
+      step=step if reading.step_len else None,
       distances=layers.encode_distances(
         config, (full,), segment_len=step_len, clamp_len=0
       ),
