@@ -22,6 +22,7 @@ from transformer_xl.training import hooks
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 from transformer_xl.training import resume
+from transformer_xl.training import updates
 from transformer_xl.workdir import checkpoint
 
 # A process is in a stage from the call of its function on; the last one is
@@ -29,7 +30,7 @@ from transformer_xl.workdir import checkpoint
 STAGES = {
   "building": (loop, "open_stream"),
   "restoring": (resume, "start"),
-  "reading": (loop, "_report"),
+  "reading": (updates._Reports, "finish"),
   "evaluating": (hooks.Evaluation, "__call__"),
   "saving": (checkpoint.Checkpoints, "save"),
   "closing": (checkpoint.Checkpoints, "close"),
@@ -119,8 +120,8 @@ def _mark_stages(tell):
     setattr(owner, name, _telling(getattr(owner, name), stage, tell))
   update = programs.update
 
-  def compiled(config, mesh):
-    run, first = update(config, mesh), ["compiling"]
+  def compiled(recipe, mesh):
+    run, first = update(recipe, mesh), ["compiling"]
 
     def call(*values):
       tell.send(first.pop() if first else "updating")
