@@ -125,7 +125,7 @@ class RingAttention(mixer.Mixer):
     rows = dense.times(norm(hidden), kernel)
     if config.qkv_bias:
       bias: jax.Array = self.get_variable("params", "joined_bias")
-      rows += bias.astype(rows.dtype)
+      rows += bias.astype(rows.dtype)[None, None]
     heads = rows.reshape(*rows.shape[:2], config.num_heads, 3, config.head_dim)
     query = parameters.normalised_heads(self, "query", heads[:, :, :, 0])
     key = parameters.normalised_heads(self, "key", heads[:, :, :, 1])
