@@ -91,6 +91,11 @@ def write(folder: pathlib.Path, fields, weights) -> None:
   folder.mkdir(parents=True, exist_ok=True)
   (folder / "config.json").write_text(json.dumps(fields))
   safetensors.numpy.save_file(weights, folder / "model.safetensors")
+  write_tokenizer(folder)
+
+
+def write_tokenizer(folder: pathlib.Path) -> None:
+  """A tokenizer.json whose symbols are bytes, and the end of a text."""
   names = sorted(pre_tokenizers.ByteLevel.alphabet())
   vocabulary = {name: index for index, name in enumerate(names)}
   tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, merges=[]))
@@ -172,10 +177,10 @@ def _frequencies(fields, head_dim):
   scaling = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
   base = scaling.get("rope_theta", fields.get("rope_theta", 10000.0))
   found = base ** (-np.arange(0, head_dim, 2) / head_dim)
-  kind = scaling.get("rope_type", scaling.get("type"))
+  kind = scaling.get("rope_type", scaling.get("type", "default"))
   if kind == "linear":
     return found / scaling["factor"]
-  if kind is None:
+  if kind == "default":
     return found
   length = scaling["original_max_position_embeddings"]
   low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]

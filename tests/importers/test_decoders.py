@@ -6,12 +6,14 @@ import pathlib
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import transformer_xl
 from tests import comparison
 from tests.importers import decoders_by_hand
 from tests.importers import stored_files
 from transformer_xl import errors
+from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
 
 TOKENS = np.random.default_rng(1).integers(0, 257, 40)
@@ -76,6 +78,36 @@ def test_weights_over_several_files_and_a_run_of_them_are_the_same(tmp_path):
   text = "Größe <|endoftext|>\n"
   assert run.vocabulary.decode(run.vocabulary.encode(text)) == text
   assert run.score([text])[0].num_tokens > 0
+
+
+@pytest.mark.parametrize("name", decoders_by_hand.KINDS)
+def test_an_export_is_of_the_type_that_was_imported(name, tmp_path):
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS[name]
+  weights = decoders_by_hand.tensors(fields)
+  source = tmp_path / "source"
+  decoders_by_hand.write(source, fields, weights)
+  workdir = str(tmp_path / "run")
+  import_run.make(
+    format_name="huggingface", source=str(source), workdir=workdir
+  )
+  target = tmp_path / "export"
+  export_run.export(workdir, str(target))
+  written = json.loads((target / "config.json").read_text())
+  model_type = fields["model_type"]
+  if model_type == "mistral" and not fields["sliding_window"]:
+    model_type = "llama"  # Which is the same without a window.
+  assert written["model_type"] == model_type
+  assert not list(target.glob("*.py"))
+  stored = safetensors.numpy.load_file(target / "model.safetensors")
+  assert stored.keys() == weights.keys()
+  for tensor, values in weights.items():
+    np.testing.assert_array_equal(stored[tensor], values)
+  expected = decoders_by_hand.log_probabilities(
+    fields | {"rope_parameters": written["rope_parameters"]}, weights, TOKENS
+  )
+  parts = np.split(TOKENS, [16, 29])
+  found = log_probabilities(transformer_xl.load(target), parts)
+  comparison.assert_close(found, expected, roundings=100)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ class ModelConfig(Group):
   tokens."""
   tie_weights: bool = field(True)
   """Use the embedding tables as the weights of the softmax."""
+  softmax_bias: bool = field(True)
+  """Add a bias to the logit of each word."""
   tie_projections: str = field(
     "all_but_first", ("none", "all", "all_but_first")
   )

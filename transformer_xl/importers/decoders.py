@@ -13,6 +13,7 @@ from typing import NamedTuple
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.importers import mapping
+from transformer_xl.model.encodings import rope
 
 # A constant buffer of older versions.
 IGNORED = r"(^|\.)rotary_emb\.inv_freq$"
@@ -52,8 +53,6 @@ _LAYER = {
   "input_layernorm.weight": "mixer_norm/scale",
   "post_attention_layernorm.weight": "feed_forward_norm/scale",
 }
-# Parameters of ours that these models do not have; an import makes them zero.
-ABSENT = ("softmax/bias",)
 # What must have one value, if config.json has it at all.
 _ONLY = {
   "hidden_act": "silu",
@@ -116,7 +115,7 @@ def model(fields: mapping.Fields, path: str) -> mapping.Fields:
       "attention_dropout_rate": float(fields.get("attention_dropout", 0.0)),
       "init_std": float(fields.get("initializer_range", 0.02)),
     }
-    rope = _rope(fields, path)
+    positions = _rope(fields, path)
   except (LookupError, TypeError, ValueError, AttributeError) as error:
     raise errors.UserError(
       f"{path} is damaged ({type(error).__name__}: {error}); restore the file "
@@ -128,12 +127,13 @@ def model(fields: mapping.Fields, path: str) -> mapping.Fields:
     "qk_norm": kind.qk_norm,
     "cutoffs": (),
     "scale_embeddings": False,
+    "softmax_bias": False,
     "pre_norm": True,
     "final_norm": True,
     "norm": "rms",
     "feed_forward": "swiglu",
     "encoding": "rope",
-    "rope": rope,
+    "rope": positions,
     "dropout_rate": 0.0,
     "memory_start": "masked",
     "same_length_window": "mem_len",
@@ -189,6 +189,93 @@ def _rope(fields: mapping.Fields, path: str) -> mapping.Fields:
   elif kind != "default":
     raise _unknown(path, "rope_type", kind, "default, linear or llama3")
   return found
+
+
+def config_fields(
+  config: schema.ModelConfig, lengths: mapping.Lengths
+) -> mapping.Fields | None:
+  """The config.json of a model that one of these types is; None for others.
+
+  A model without a window attends to its whole text there, so `mem_len` is the
+  length of text for which it is the same.
+  """
+  positions = _written_rope(config)
+  kind = _kind(config, lengths)
+  if kind is None or positions is None or not _is_decoder(config):
+    return None
+  architecture, window = kind
+  return {
+    "architectures": [f"{architecture}ForCausalLM"],
+    "model_type": architecture.lower(),
+    "vocab_size": config.vocab_size,
+    "num_hidden_layers": config.num_layers,
+    "hidden_size": config.model_dim,
+    "num_attention_heads": config.num_heads,
+    "num_key_value_heads": config.num_kv_heads,
+    "head_dim": config.head_dim,
+    "intermediate_size": config.ff_dim,
+    "max_position_embeddings": lengths.mem_len,
+    "rms_norm_eps": config.layer_norm_epsilon,
+    "rope_parameters": positions,
+    "tie_word_embeddings": config.tie_weights,
+    "attention_dropout": config.attention_dropout_rate,
+    "initializer_range": config.init_std,
+    "hidden_act": "silu",
+    "dtype": "float32",
+    **window,
+  }
+
+
+def _is_decoder(config: schema.ModelConfig) -> bool:
+  """Whether a model has the block of these types, and nothing else."""
+  wanted = {
+    **{"encoding": "rope", "norm": "rms", "feed_forward": "swiglu"},
+    **{"pre_norm": True, "final_norm": True, "scale_embeddings": False},
+    **{"softmax_bias": False, "memory_start": "masked", "cutoffs": ()},
+    **{"div_val": 1, "embed_dim": config.model_dim},
+  }
+  return config.attends_everywhere and all(
+    getattr(config, name) == value for name, value in wanted.items()
+  )
+
+
+def _kind(
+  config: schema.ModelConfig, lengths: mapping.Lengths
+) -> tuple[str, mapping.Fields] | None:
+  """The type that has a model's options, and what it says of its window."""
+  window: int | None = None
+  if lengths.same_length:
+    window = lengths.mem_len + (config.same_length_window != "mem_len")
+  options = (config.qkv_bias, config.qk_norm)
+  if options == (False, False):
+    if window is None:
+      return "Llama", {}
+    return "Mistral", {"sliding_window": window}
+  if options == (True, True):
+    return None
+  uses = {"use_sliding_window": window is not None, "max_window_layers": 0}
+  name = "Qwen2" if config.qkv_bias else "Qwen3"
+  return name, {"sliding_window": window, **uses}
+
+
+def _written_rope(config: schema.ModelConfig) -> mapping.Fields | None:
+  """The entry of config.json for `model.rope`; None if no type has it."""
+  own = config.own(rope.Rope.Fields)
+  base = {"rope_theta": own.base}
+  if own.long_factor == 1:
+    if own.position_scale == 1:
+      return {"rope_type": "default", **base}
+    return {"rope_type": "linear", "factor": 1 / own.position_scale, **base}
+  if own.position_scale != 1:
+    return None
+  return {
+    "rope_type": "llama3",
+    "factor": own.long_factor,
+    "low_freq_factor": own.low_turns,
+    "high_freq_factor": own.high_turns,
+    "original_max_position_embeddings": own.original_len,
+    **base,
+  }
 
 
 def _unknown(

@@ -124,8 +124,8 @@ def read(path: str) -> mapping.Source:
       files,
       decoders.model(fields, config_path),
       decoders.lengths(fields, config_path),
-      mapping.find(path, decoders.TOKENIZERS),
-      absent=decoders.ABSENT,
+      mapping.find(path, (VOCABULARY, *decoders.TOKENIZERS)),
+      fields.get(OWN, {}),
       layout=decoders.layout,
     )
   lengths = mapping.Lengths(
@@ -275,6 +275,13 @@ def config_fields(
   Raises:
     UserError: the file for transformers cannot represent it.
   """
+  for name in ("qkv_bias", "scale_embeddings", "softmax_bias"):
+    default = schema.all_fields()[f"model.{name}"].default
+    if getattr(config, name) != default:
+      raise errors.UserError(
+        f"model.{name}={getattr(config, name)} can be exported in a model that "
+        "is a llama, mistral, qwen2 or qwen3 in all else, and this one is not."
+      )
   if config.encoding not in ENCODINGS:
     raise errors.UserError(
       f"model.encoding={config.encoding} cannot be exported; the file for "

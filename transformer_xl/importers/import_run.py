@@ -161,7 +161,6 @@ def read(
       layout(config.model),
       config.model,
       ignored=kind.IGNORED,
-      absent=found.absent,
     )
   return Imported(found.files, config, params, rows, path)
 

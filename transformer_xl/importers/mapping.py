@@ -61,8 +61,6 @@ class Source(NamedTuple):
   vocabulary: str | None  # A file or folder beside the weights, if any.
   # Fields of our configuration, by group, that the format has no name for.
   own: Mapping[str, object] = types.MappingProxyType({})
-  # Parameters of ours that the format does not have, and which are zeros.
-  absent: tuple[str, ...] = ()
   # Where the tensors of a format depend on more than our model; else the
   # format's own.
   layout: Callable[[schema.ModelConfig], Iterable[Tensor]] | None = None
@@ -92,12 +90,10 @@ def import_tensors(
   config: schema.ModelConfig,
   *,
   ignored: str,
-  absent: Sequence[str] = (),
 ) -> tuple[shapes.PyTree, list[Mapped]]:
   """Converts the tensors of another format to our parameters, in float32.
 
   Names that match the pattern `ignored` may be there, but hold no parameters.
-  Parameters that are `absent` become zeros.
 
   Returns:
     The parameters, and the destination of each tensor.
@@ -123,11 +119,7 @@ def import_tensors(
       f"the source's configuration is of a model that does not fit into memory "
       f"({error}); restore it, or use a larger machine."
     ) from None
-  for name in absent:
-    params[name][...] = 0
-  missing = {
-    name: values.size for name, values in params.items() if name not in absent
-  }
+  missing = {name: values.size for name, values in params.items()}
   rows = []
   for tensor in layout:
     values = _shared_values(tensors, tensor)

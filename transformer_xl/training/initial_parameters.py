@@ -80,6 +80,12 @@ def load(
     "params_sha256": checksums.of_json(checksums.of(params)),
     "new_symbols": count,
   }
+  if count and not model.softmax_bias:
+    raise errors.UserError(
+      f"the data have {count} symbols more than train.init_from={source}, and "
+      "their probabilities are set by a bias that model.softmax_bias=False "
+      "leaves out: prepare the data with the vocabulary of the source."
+    )
   if count:
     grown = network.abstract_params(recipe.model)
     add = functools.partial(add_symbols, config=model, count=count)
