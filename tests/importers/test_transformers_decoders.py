@@ -1,7 +1,5 @@
 """Models of today beside transformers: import, export, generation."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -17,8 +15,9 @@ pytestmark = pytest.mark.filterwarnings("default")
 # Layers, width, heads, heads of keys and values.
 SIZES = {"small": (2, 24, 4, 2), "wide": (3, 96, 6, 3), "deep": (6, 48, 4, 1)}
 LENGTH = 160
-# float32 within 1e-4; bfloat16 rounds to 1 in 256 in every layer.
-LIMITS = {"float32": 1e-4, "float16": 1e-4, "bfloat16": 1e-4}
+# Number formats of the file; both sides compute in float32.
+FORMATS = ("float32", "float16", "bfloat16")
+LIMIT = 1e-4  # Of a log-probability.
 
 
 def fields(name, size):
@@ -33,19 +32,22 @@ def fields(name, size):
 
 
 def written(name, size, folder, dtype="float32"):
-  """A random model of theirs, as `save_pretrained` writes it."""
+  """A random model of theirs, from the folder that it writes."""
   config = transformers.AutoConfig.for_model(**fields(name, size))
   torch.manual_seed(0)
   model = transformers.AutoModelForCausalLM.from_config(config).eval()
   with torch.no_grad():
     for parameter in model.parameters():
-      parameter.mul_(5)  # Drawn so narrow that all tokens would be as likely.
       if parameter.ndim == 1:
         parameter.add_(0.3 * torch.randn_like(parameter))
+      else:  # Drawn so narrow that all tokens would be as likely.
+        parameter.mul_(5)
   model.to(getattr(torch, dtype)).save_pretrained(folder)
-  stored = json.loads((folder / "config.json").read_text())
   decoders_by_hand.write_tokenizer(folder)
-  return model.float(), stored
+  # Read again: `to` has rounded its frequencies, which no file has.
+  return transformers.AutoModelForCausalLM.from_pretrained(
+    folder, dtype=torch.float32
+  )
 
 
 def theirs(model, tokens):
@@ -63,23 +65,23 @@ def ours(model, tokens, stops=()):
   return np.concatenate(parts, axis=1)
 
 
-@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)
 def test_an_import_equals_transformers(name, size, dtype, tmp_path):
-  model, _ = written(name, size, tmp_path, dtype)
+  model = written(name, size, tmp_path, dtype)
   tokens = np.random.default_rng(0).integers(0, 257, (3, LENGTH))
   expected = theirs(model, tokens)
-  assert expected.std() > 0.5  # There is something to be equal in.
+  assert expected.std() > 0.2  # There is something to be equal in.
   mine = transformer_xl.load(tmp_path)
   for stops in ((), (64, 100, 101, 102)):
     found = ours(mine, tokens, stops)
-    np.testing.assert_allclose(found, expected, atol=LIMITS[dtype], rtol=0)
+    np.testing.assert_allclose(found, expected, atol=LIMIT, rtol=0)
 
 
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)
 def test_greedy_text_is_theirs_in_a_padded_batch_too(name, tmp_path):
-  model, _ = written(name, "wide", tmp_path)
+  model = written(name, "wide", tmp_path)
   mine = transformer_xl.load(tmp_path)
   tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
   tokenizer.pad_token = "<|endoftext|>"
@@ -119,7 +121,7 @@ def test_transformers_loads_an_export_without_our_code(name, tmp_path):
   tokens = np.random.default_rng(2).integers(0, 257, (2, LENGTH))
   mine = transformer_xl.load(workdir)
   found = theirs(loaded.eval(), tokens)
-  np.testing.assert_allclose(found, ours(mine, tokens), atol=1e-4, rtol=0)
+  np.testing.assert_allclose(found, ours(mine, tokens), atol=LIMIT, rtol=0)
   tokenizer = transformers.AutoTokenizer.from_pretrained(target)
   text = "Größe, 1 2 3\n"
   ids = tokenizer.encode(text, add_special_tokens=False)

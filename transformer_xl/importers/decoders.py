@@ -3,7 +3,7 @@
 Decoders with rotary positions, RMS norms in front of each part, gated
 feed-forward parts and grouped queries. Their layers are attention with the
 options of our block, so that nothing but names differs
-(docs/specification.md, section 21.3).
+(docs/specification.md, section 21.4).
 """
 
 import json
