@@ -379,8 +379,8 @@ def load(
 
   Args:
     source: the workdir of a run or an import, a folder with a HuggingFace
-      model of the type `transfo-xl`, both also as `gs://BUCKET/FOLDER`, or
-      `hf://OWNER/NAME[@REVISION]`.
+      model of the types `transfo-xl`, `llama`, `mistral`, `qwen2` or `qwen3`,
+      both also as `gs://BUCKET/FOLDER`, or `hf://OWNER/NAME[@REVISION]`.
     mem_len: length of the memory in tokens; by default `config.score.mem_len`.
     segment_len: tokens that are read at once; by default
       `config.score.segment_len`.

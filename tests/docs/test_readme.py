@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests import saved_runs
+from tests.importers import decoders_by_hand
 from transformer_xl.config import load
 from transformer_xl.model import network
 from transformer_xl.model.mixers import mixer
@@ -17,6 +18,7 @@ RUN = (
   "extend.md",
   "memory.md",
   "python.md",
+  "today.md",
   "training_log.md",
   "usage.md",
 )
@@ -77,6 +79,17 @@ def test_the_page_on_extensions_checks_a_memory_in_numpy(capsys):
   ]
   assert all(outcomes)
   assert [found[0] for found in outcomes].count("passed") >= 9
+
+
+def test_the_page_on_models_of_today_reads_one(tmp_path, capsys):
+  (example,) = examples("docs/today.md")
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
+  decoders_by_hand.write(tmp_path, fields, decoders_by_hand.tensors(fields))
+  address = "hf://HuggingFaceTB/SmolLM2-135M"
+  assert address in example
+  exec(example.replace(address, str(tmp_path)), {})
+  loss, *_ = capsys.readouterr().out.split()
+  assert float(loss) > 0
 
 
 def test_other_pages_have_no_examples():

@@ -11,6 +11,7 @@ from transformer_xl import hardware
 from transformer_xl.model.encodings import distances
 
 WIDTH = 6
+FREQUENCIES = distances.rotary_frequencies(WIDTH)
 
 
 def test_rotation_is_the_matrix_of_the_paper():
@@ -27,7 +28,7 @@ def test_rotation_is_the_matrix_of_the_paper():
       cosine, sine = np.cos(angle), np.sin(angle)
       pair = slice(2 * k, 2 * k + 2)
       matrix[pair, pair] = [[cosine, -sine], [sine, cosine]]
-    angles = distances.rotary_angles(jnp.array([[position]]), WIDTH)
+    angles = distances.rotary_angles(jnp.array([[position]]), FREQUENCIES)
     actual = distances.rotated(jnp.asarray(row)[None], angles)[0]
     comparison.assert_close(
       actual[jnp.array(order)], matrix @ row[order], roundings=10
@@ -45,7 +46,7 @@ def test_products_depend_on_the_difference_of_positions_alone(distance):
     rotated_query, rotated_key = map(
       distances.rotated,
       jnp.asarray([query, key]),
-      distances.rotary_angles(positions, WIDTH),
+      distances.rotary_angles(positions, FREQUENCIES),
     )
     return jnp.sum(rotated_query * rotated_key)
 
@@ -66,7 +67,7 @@ def test_a_tpu_moves_channels_by_a_product(dtype, monkeypatch):
     jnp.asarray(generator.standard_normal((5, 2, WIDTH)), dtype)
     for _ in range(2)
   )
-  angles = distances.rotary_angles(jnp.arange(5)[:, None, None], WIDTH)
+  angles = distances.rotary_angles(jnp.arange(5)[:, None, None], FREQUENCIES)
 
   def both():
     rotated, pull = jax.vjp(lambda rows: distances.rotated(rows, angles), rows)
@@ -86,8 +87,8 @@ def test_a_tpu_moves_channels_by_a_product(dtype, monkeypatch):
 def test_channels_may_be_any_axis():
   rows = jnp.asarray(np.random.default_rng(2).standard_normal((5, WIDTH)))
   positions = jnp.arange(5)
-  angles = distances.rotary_angles(positions[:, None], WIDTH)
-  across = distances.rotary_angles(positions[None], WIDTH, axis=0)
+  angles = distances.rotary_angles(positions[:, None], FREQUENCIES)
+  across = distances.rotary_angles(positions[None], FREQUENCIES, axis=0)
   np.testing.assert_array_equal(
     distances.rotated(rows.T, across, axis=0).T,
     distances.rotated(rows, angles),

@@ -377,3 +377,60 @@ def test_training_in_an_import_names_the_field(imported, data_dir):
   assert "\n" not in message
   assert f"--config.train.init_from={imported} and another" in message
   assert os.path.isdir(f"{imported}/checkpoints/3")
+
+
+REST = {"train.init_rest": "draw"}
+
+
+def test_layers_of_other_mixers_take_what_fits_and_draw_the_rest(
+  data_dir, tmp_path, caplog
+):
+  caplog.set_level("INFO")
+  source = {"model.num_layers": 2, "model.layers": ("attention",)}
+  own = runs.write(data_dir, str(tmp_path), **source)
+  given = tiny.params(own.model)["layers"]["0"]
+  updates = {
+    "model.layers": ("attention", kinds.recurrent()),
+    "model.num_layers": 4,
+    "train.init_from": str(tmp_path),
+  }
+  config = corpus.config(data_dir, **updates)
+  with pytest.raises(errors.UserError, match="start from its configuration"):
+    load(config)
+  config = corpus.config(data_dir, **updates | REST)
+  params, record = load(config)
+  drawn = programs.drawn_params(config.recipe)
+  attends, recurs = params["layers"]["0"], params["layers"]["1"]
+  # Layers 0 and 2 attend, and the source has no layer 2.
+  query = attends["attention"]["query"]
+  np.testing.assert_array_equal(query[0], given["attention"]["query"][0])
+  comparison.assert_close(
+    query[1], drawn["layers"]["0"]["attention"]["query"][1], roundings=10
+  )
+  # Layer 1 keeps its feed-forward part, and has a mixer of its own.
+  inner = recurs["feed_forward"]["in_kernel"]
+  np.testing.assert_array_equal(inner[0], given["feed_forward"]["in_kernel"][1])
+  comparison.assert_close(
+    recurs[kinds.recurrent()],
+    drawn["layers"]["1"][kinds.recurrent()],
+    roundings=10,
+  )
+  parts = ("mixer_norm", "feed_forward", "feed_forward_norm")
+  assert record["drawn"] == sorted(
+    [
+      f"layers/1/{kinds.recurrent()}",
+      *(f"layers/2/{part}" for part in ("attention", *parts)),
+      *(f"layers/3/{part}" for part in (kinds.recurrent(), *parts)),
+    ]
+  )
+  assert ", ".join(record["drawn"]) in caplog.text
+  np.testing.assert_array_equal(
+    params["softmax"]["bias"], tiny.params(own.model)["softmax"]["bias"]
+  )
+
+
+def test_other_sizes_are_refused_whatever_is_drawn(data_dir, tmp_path):
+  runs.write(data_dir, str(tmp_path))
+  updates = {"model.ff_dim": 20, "train.init_from": str(tmp_path)}
+  with pytest.raises(errors.UserError, match=r"model\.ff_dim is "):
+    load(corpus.config(data_dir, **updates | REST))

@@ -29,6 +29,8 @@ class ModelConfig(Group):
   """Width of the feed-forward layers."""
   embed_dim: int = field(SameAs("model_dim"), "at least 1")
   """Width of the embedding vectors; a different width adds projections."""
+  scale_embeddings: bool = field(True)
+  """Multiply the embeddings by the root of model_dim."""
   # The adaptive input and softmax.
   cutoffs: tuple[int, ...] = field(())
   """First token id of each tail cluster of the adaptive softmax; () makes it
@@ -41,6 +43,8 @@ class ModelConfig(Group):
   tokens."""
   tie_weights: bool = field(True)
   """Use the embedding tables as the weights of the softmax."""
+  softmax_bias: bool = field(True)
+  """Add a bias to the logit of each word."""
   tie_projections: str = field(
     "all_but_first", ("none", "all", "all_but_first")
   )
@@ -64,6 +68,8 @@ class ModelConfig(Group):
   qk_norm: bool = field(False)
   """Divide each head's queries and keys by their root mean square, times a
   learned scale."""
+  qkv_bias: bool = field(False)
+  """Add a bias to queries, keys and values in layers that attend."""
   num_kv_heads: int = field(SameAs("num_heads"), "at least 1")
   """Number of heads of keys and values, which several heads of queries share
   (grouped queries, Ainslie et al. 2023)."""

@@ -163,6 +163,7 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
   if not train.init_from:
     idle["train.init_parameters"] = "train.init_from"
     idle["train.init_checkpoint"] = "train.init_from"
+    idle["train.init_rest"] = "train.init_from"
   idle |= _fields_of_others(registry.optimizers, train.optimizer)
   idle |= _fields_of_others(registry.schedules, train.schedule)
   if not train.asgd_start_step:

@@ -58,6 +58,9 @@ class TrainConfig(Group):
   everything else starts afresh (docs/finetuning.md)."""
   init_parameters: str = field("raw", ("raw", "ema", "asgd"))
   """Take its parameters themselves, or the average of them that it kept."""
+  init_rest: str = field("refuse", ("refuse", "draw"))
+  """Refuse a model with other layers, or take what fits of each layer and draw
+  the rest (docs/finetuning.md)."""
   init_checkpoint: str = field("latest")
   """Checkpoint of it to take: latest, best, or the number of its step."""
   num_steps: int = field(1000, "at least 1")

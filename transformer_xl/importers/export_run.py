@@ -18,6 +18,7 @@ from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.importers import decoders
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
@@ -73,7 +74,9 @@ def export(
 
   The folder has model.safetensors, config.json, the model as a Python file for
   transformers, the vocabulary, a model card and the evaluation cards of these
-  parameters. Lengths in config.json are those of `config.score`.
+  parameters. Lengths in config.json are those of `config.score`. A model that
+  is a llama, mistral, qwen2 or qwen3 is written as one, without the Python
+  file.
 
   Raises:
     UserError: the run has no checkpoint, the file cannot represent its model,
@@ -89,15 +92,22 @@ def export(
     config.eval.clamp_len,
     config.eval.same_length,
   )
-  fields = huggingface.config_fields(config.model, lengths)
+  fields = decoders.config_fields(config.model, lengths)
+  is_decoder = fields is not None  # transformers has its code.
+  if fields is None:
+    fields = huggingface.config_fields(config.model, lengths)
   fields[huggingface.OWN] = huggingface.own_fields(config)
   model = trained_model.load_on_one_device(config, workdir)
   with import_run.new_folder(target) as folder:
     path = os.path.join(storage.local(folder), "model.safetensors")
-    write_weights(path, model.params, config.model)
     _write(folder, "config.json", json.dumps(fields, indent=2))
-    code = pathlib.Path(__file__).with_name(huggingface.MODELING)
-    _write(folder, huggingface.MODELING, code.read_text("utf-8"))
+    if is_decoder:
+      layout = decoders.layout(config.model)
+      write_tensors(path, mapping.export_tensors(model.params, layout))
+    else:
+      write_weights(path, model.params, config.model)
+      code = pathlib.Path(__file__).with_name(huggingface.MODELING)
+      _write(folder, huggingface.MODELING, code.read_text("utf-8"))
     # Of a model that attends to zeros before a text, none can be padded there.
     has_zeros = config.model.memory_start == "zeros"
     side = "right" if has_zeros else "left"
@@ -159,4 +169,9 @@ def write_weights(
   exponents = np.arange(0, config.model_dim, 2) / config.model_dim
   frequencies = (10000**-exponents).astype(np.float32)
   tensors["transformer.pos_emb.inv_freq"] = frequencies
+  write_tensors(path, tensors)
+
+
+def write_tensors(path: str, tensors: dict[str, np.ndarray]) -> None:
+  """Writes a safetensors file that transformers reads."""
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})

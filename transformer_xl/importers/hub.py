@@ -7,12 +7,14 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl.formats import hub_files
+from transformer_xl.importers import decoders
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 
 PREFIX = hub_files.PREFIX
 _SMALL = (
   "config.json",
+  *decoders.TOKENIZERS,
   *huggingface.VOCABULARIES,
   f"{huggingface.VOCABULARY}/*",
 )

@@ -1,8 +1,8 @@
-"""HuggingFace's TransfoXL: folders with config.json and weights.
+"""Folders of HuggingFace: TransfoXL, what is exported here, and decoders.
 
 docs/specification.md, section 21.1, says more of the format. Exported folders
 also have the model as a Python file, `modeling_transformer_xl.py`, since
-transformers 5 has no TransfoXL.
+transformers 5 has no TransfoXL. `decoders` describes models of today.
 """
 
 import json
@@ -19,6 +19,7 @@ import safetensors.numpy
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
+from transformer_xl.importers import decoders
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
 
@@ -31,7 +32,7 @@ WEIGHTS = (
   "pytorch_model.bin.index.json",
 )
 INDEX = ".index.json"
-IGNORED = pytorch.IGNORED
+IGNORED = f"{pytorch.IGNORED}|{decoders.IGNORED}"
 VOCABULARY = "vocabulary"  # A folder that an export adds: it is of any kind.
 VOCABULARIES = (VOCABULARY, "vocab.pkl", "vocab.bin", "vocab.txt")
 # The entry of config.json for fields of ours without a counterpart, and all
@@ -116,6 +117,17 @@ def read(path: str) -> mapping.Source:
     tensors, files = _read_shards(file)
   else:
     tensors = _read_tensors(file)
+  config_path = os.path.join(path, "config.json")
+  if fields["model_type"] in decoders.KINDS:
+    return mapping.Source(
+      tensors,
+      files,
+      decoders.model(fields, config_path),
+      decoders.lengths(fields, config_path),
+      mapping.find(path, (VOCABULARY, *decoders.TOKENIZERS)),
+      fields.get(OWN, {}),
+      layout=decoders.layout,
+    )
   lengths = mapping.Lengths(
     segment_len=fields[_SEGMENT_LEN] or 128,
     mem_len=fields["mem_len"],
@@ -128,7 +140,7 @@ def read(path: str) -> mapping.Source:
   return mapping.Source(
     tensors,
     files,
-    _model(fields, os.path.join(path, "config.json")),
+    _model(fields, config_path),
     lengths,
     mapping.find(path, vocabularies),
     fields.get(OWN, {}),
@@ -140,10 +152,29 @@ def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
   return pytorch.layout(config, prefix="transformer.", reverse_clusters=False)
 
 
-def read_safetensors(path: str) -> dict[str, np.ndarray]:
-  """Reads all tensors of a file; the format cannot contain code."""
+class _Tensors(Mapping[str, np.ndarray]):
+  """The tensors of safetensors files, each read when it is asked for."""
+
+  def __init__(self, *paths: str):
+    self._files: dict[str, safetensors.safe_open] = {}
+    for path in paths:
+      file = safetensors.safe_open(path, framework="numpy")
+      self._files |= dict.fromkeys(file.keys(), file)
+
+  def __getitem__(self, name: str) -> np.ndarray:
+    return self._files[name].get_tensor(name)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._files)
+
+  def __len__(self) -> int:
+    return len(self._files)
+
+
+def read_safetensors(path: str) -> Mapping[str, np.ndarray]:
+  """Opens a file of tensors; the format cannot contain code."""
   try:
-    return safetensors.numpy.load_file(path)
+    return _Tensors(path)
   except (safetensors.SafetensorError, OSError, KeyError) as error:
     raise errors.UserError(
       f"{path} is truncated, damaged or no safetensors file ({error}); copy "
@@ -195,9 +226,10 @@ def _read_shards(
         f"{index} lists other tensors for {name} than are in it "
         f"({different[0]}); copy the whole folder again."
       )
-    tensors |= found
     files.append(path)
-  return tensors, tuple(files)
+    if path.endswith(".bin"):
+      tensors |= found
+  return tensors or _Tensors(*files[1:]), tuple(files)
 
 
 def _read_tensors(path: str) -> Mapping[str, np.ndarray]:
@@ -243,6 +275,13 @@ def config_fields(
   Raises:
     UserError: the file for transformers cannot represent it.
   """
+  for name in ("qkv_bias", "scale_embeddings", "softmax_bias"):
+    default = schema.all_fields()[f"model.{name}"].default
+    if getattr(config, name) != default:
+      raise errors.UserError(
+        f"model.{name}={getattr(config, name)} can be exported in a model that "
+        "is a llama, mistral, qwen2 or qwen3 in all else, and this one is not."
+      )
   if config.encoding not in ENCODINGS:
     raise errors.UserError(
       f"model.encoding={config.encoding} cannot be exported; the file for "
@@ -291,10 +330,13 @@ def read_config(folder: str) -> mapping.Fields:
   except (ValueError, RecursionError) as error:
     raise errors.UserError(f"{path} is not JSON ({error}).") from None
   kind = fields.get("model_type") if isinstance(fields, dict) else None
+  if kind in decoders.KINDS:
+    return fields
   if kind not in (PUBLISHED_TYPE, MODEL_TYPE):
     raise errors.UserError(
       f"{path} describes a model of the type {kind!r}; only "
-      f"{PUBLISHED_TYPE!r} and what was exported here can be imported."
+      f"{', '.join((*decoders.KINDS, PUBLISHED_TYPE))} and what was exported "
+      "here can be imported."
     )
   for name, default in (DEFAULTS | {_SEGMENT_LEN: 128}).items():
     value = fields.setdefault(name, default)

@@ -155,9 +155,10 @@ def read(
         "it, or a prepared dataset's folder, when you import the model with "
         "python -m transformer_xl.importers.main --vocabulary=PATH."
       )
+    layout = found.layout or kind.layout
     params, rows = mapping.import_tensors(
       found.tensors,
-      kind.layout(config.model),
+      layout(config.model),
       config.model,
       ignored=kind.IGNORED,
     )

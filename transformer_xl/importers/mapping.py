@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple
 
@@ -39,18 +39,6 @@ class Lengths(NamedTuple):
   same_length: bool
 
 
-class Source(NamedTuple):
-  """A foreign checkpoint."""
-
-  tensors: Mapping[str, np.ndarray]  # By the names of the format.
-  files: tuple[str, ...]  # Paths of the files with the tensors.
-  model: Fields  # Fields of our `ModelConfig`.
-  lengths: Lengths | None  # None if the source does not state them.
-  vocabulary: str | None  # A file or folder beside the weights, if any.
-  # Fields of our configuration, by group, that the format has no name for.
-  own: Mapping[str, object] = types.MappingProxyType({})
-
-
 class Tensor(NamedTuple):
   """One tensor of the other format: our parameters, concatenated."""
 
@@ -61,6 +49,21 @@ class Tensor(NamedTuple):
   transpose: bool = False
   reverse: bool = False  # Reversed rows: PyTorch's clusters.
   aliases: tuple[str, ...] = ()  # Other names that may hold the same values.
+
+
+class Source(NamedTuple):
+  """A foreign checkpoint."""
+
+  tensors: Mapping[str, np.ndarray]  # By the names of the format.
+  files: tuple[str, ...]  # Paths of the files with the tensors.
+  model: Fields  # Fields of our `ModelConfig`.
+  lengths: Lengths | None  # None if the source does not state them.
+  vocabulary: str | None  # A file or folder beside the weights, if any.
+  # Fields of our configuration, by group, that the format has no name for.
+  own: Mapping[str, object] = types.MappingProxyType({})
+  # Where the tensors of a format depend on more than our model; else the
+  # format's own.
+  layout: Callable[[schema.ModelConfig], Iterable[Tensor]] | None = None
 
 
 class Mapped(NamedTuple):

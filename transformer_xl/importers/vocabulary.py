@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 
+import tokenizers
+
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.data import vocabulary
@@ -15,6 +17,7 @@ from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
 FILE_NAME = "vocabulary.txt"
+SUBWORDS = "vocabulary.json"
 # The first of each that a vocabulary of words has plays the role.
 ROLES = {"end_of_line": ("<eos>", "<S>"), "unk": ("<unk>", "<UNK>")}
 
@@ -34,7 +37,7 @@ def copy(path: str, folder: str, *, size: int) -> metrics_log.Json:
       run_record.keep_vocabulary(place, folder)
     else:
       target = os.path.join(storage.local(folder), run_record.VOCABULARY)
-      _write(*_converted(place), target)
+      _write(*_converted(place, size), target, size=size)
   return {"path": path, "unit": loaded.unit, "size": loaded.size}
 
 
@@ -48,7 +51,7 @@ def read(path: str, *, size: int) -> vocabulary.Vocabulary:
     if os.path.isdir(place):
       loaded = vocabulary.load(place, fix="restore it, or export it again")
     else:
-      content, tokenizer = _converted(place)
+      content, tokenizer = _converted(place, size)
       loaded = vocabulary.parse(content, tokenizer=tokenizer)
   if loaded.size != size:
     raise errors.UserError(
@@ -59,8 +62,11 @@ def read(path: str, *, size: int) -> vocabulary.Vocabulary:
   return loaded
 
 
-def _converted(path: str) -> tuple[bytes, metrics_log.Json]:
+def _converted(path: str, size: int) -> tuple[bytes, metrics_log.Json]:
   """A published vocabulary as this package's file and tokenizer."""
+  if path.endswith(".json"):
+    content = _padded(path, size).to_str().encode()
+    return content, {"kind": "subword", "lower_case": False}
   published = published_vocabulary.read(path)
   kind, symbols = _kind(published.symbols)
   [(most_common, count)] = collections.Counter(symbols).most_common(1)
@@ -80,15 +86,36 @@ def _converted(path: str) -> tuple[bytes, metrics_log.Json]:
   return "".join(lines).encode(), tokenizer
 
 
-def _write(content: bytes, tokenizer: metrics_log.Json, folder: str) -> None:
+def _padded(path: str, size: int) -> tokenizers.Tokenizer:
+  """The tokenizer of a tokenizer.json, with symbols for all rows of a model.
+
+  Models often have more rows than their tokenizer has symbols, so that devices
+  divide them. No text has these.
+  """
+  try:
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+  except Exception as error:  # The library raises no narrower class.
+    raise errors.UserError(
+      f"{path} is no tokenizer.json ({error}); copy it again."
+    ) from None
+  first = 1 + max(tokenizer.get_vocab().values(), default=-1)
+  names = [f"<|unused_{index}|>" for index in range(first, size)]
+  tokenizer.add_special_tokens(names)
+  return tokenizer
+
+
+def _write(
+  content: bytes, tokenizer: metrics_log.Json, folder: str, *, size: int
+) -> None:
   os.makedirs(folder)
-  pathlib.Path(folder, FILE_NAME).write_bytes(content)
+  name = SUBWORDS if tokenizer["kind"] == "subword" else FILE_NAME
+  pathlib.Path(folder, name).write_bytes(content)
   meta = {
     "unit": tokenizer["kind"],
     "tokenizer": tokenizer,
     "vocabulary": {
-      "file": FILE_NAME,
-      "size": content.count(b"\n"),
+      "file": name,
+      "size": size,
       "sha256": hashlib.sha256(content).hexdigest(),
     },
   }

@@ -70,7 +70,7 @@ class AdaptiveEmbedding(nn.Module):
     )
 
   def __call__(self, tokens: shapes.Tokens) -> shapes.Hidden:
-    """The tokens' vectors times sqrt(D), before dropout."""
+    """The tokens' vectors, by default times sqrt(D), before dropout."""
     dtype = jnp.dtype(self.config.dtype)
     start = 0
     parts = []
@@ -85,8 +85,10 @@ class AdaptiveEmbedding(nn.Module):
       vectors = project(rows, projection, transpose=False)
       parts.append(jnp.where(inside[..., None], vectors, 0))
       start += table.shape[0]
-    scale = jnp.asarray(math.sqrt(self.config.model_dim), dtype)
-    return functools.reduce(jnp.add, parts) * scale
+    vectors = functools.reduce(jnp.add, parts)
+    if not self.config.scale_embeddings:
+      return vectors
+    return vectors * jnp.asarray(math.sqrt(self.config.model_dim), dtype)
 
 
 def project(

@@ -103,10 +103,13 @@ class AdaptiveSoftmax(nn.Module):
       adaptive_embedding.projection_parameter(self, index, part.width)
       for index, part in enumerate(untied)
     ]
+    bias = jnp.zeros((config.vocab_size,), jnp.float32)
+    if config.softmax_bias:
+      bias = self.param("bias", of_words, bias.shape, jnp.float32)
     return Projection(
       kernels=tables,
       projections=(*own, *projections[len(own) :]),
-      bias=self.param("bias", of_words, (config.vocab_size,), jnp.float32),
+      bias=bias,
       cluster_kernel=cluster_kernel,
       cluster_bias=cluster_bias,
       capacities=Capacities(config.cluster_capacities),

@@ -27,6 +27,9 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import norm
 from transformer_xl.model.kernels import dense
 
+# Projections that `config.qkv_bias` adds a bias to.
+_BIASED = ("query", "key", "value")
+
 
 class Boxed(flax.struct.PyTreeNode, nn.meta.AxisMetadata[jax.Array]):
   """A parameter that has just been drawn, and how a mesh splits it."""
@@ -186,6 +189,7 @@ class Projections:
     self._module = module
     self._dropout_lanes = dropout_lanes
     self._kernels: dict[str, jax.Array] = {}
+    self._biases: dict[str, jax.Array] = {}
     config = module.config
     self._drop = dropout_lib.Dropout(
       config.projection_dropout_rate,
@@ -223,6 +227,13 @@ class Projections:
         dropout_lanes=self._dropout_lanes,
       )
     projected = dense.times(rows, self._kernels[name], num_constant)
+    if config.qkv_bias and name in _BIASED:
+      if name not in self._biases:
+        width = num_heads * config.head_dim
+        self._biases[name] = vector(
+          self._module, f"{name}_bias", width, split="features"
+        )
+      projected += self._biases[name][None, None]
     if drops:
       projected = self._drop(projected, dropout_lanes=self._dropout_lanes)
     heads = projected.reshape(*rows.shape[:-1], num_heads, config.head_dim)

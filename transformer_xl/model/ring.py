@@ -123,6 +123,9 @@ class RingAttention(mixer.Mixer):
     # Queries [B, H, T, Dh]; keys and values [B * H, Dh, T].
     kernel: jax.Array = self.get_variable("params", "joined")
     rows = dense.times(norm(hidden), kernel)
+    if config.qkv_bias:
+      bias: jax.Array = self.get_variable("params", "joined_bias")
+      rows += bias.astype(rows.dtype)[None, None]
     heads = rows.reshape(*rows.shape[:2], config.num_heads, 3, config.head_dim)
     query = parameters.normalised_heads(self, "query", heads[:, :, :, 0])
     key = parameters.normalised_heads(self, "key", heads[:, :, :, 1])
@@ -197,12 +200,23 @@ class Streaming:
     a mesh that splits heads splits no kernel.
     """
     of_attention = layer[name]
-    kernels = []
-    for kernel_name in ("query", "key", "value"):
-      shape = (config.model_dim, -1, config.head_dim)
-      heads = of_attention[kernel_name].reshape(shape)
-      kernels.append(parameters.for_all_queries(heads, config))
-    joined = jnp.stack(kernels, axis=2)
+    kinds = ("query", "key", "value")
+
+    def joined(arrays: list[jax.Array]) -> jax.Array:
+      """Columns of queries, keys and values, head by head."""
+      heads = [
+        parameters.for_all_queries(
+          array.reshape(*array.shape[:-1], -1, config.head_dim), config
+        )
+        for array in arrays
+      ]
+      stacked = jnp.stack(heads, axis=-2)
+      return stacked.reshape(*stacked.shape[:-3], -1)
+
+    joined_arrays = {"joined": joined([of_attention[kind] for kind in kinds])}
+    if config.qkv_bias:
+      biases_of = [of_attention[f"{kind}_bias"] for kind in kinds]
+      joined_arrays["joined_bias"] = joined(biases_of)
     # Whatever the layer adds, an empty slot is a hidden state of zeros.
     row = jnp.zeros((1, 1, config.model_dim), config.dtype)
     if config.pre_norm:
@@ -217,7 +231,7 @@ class Streaming:
       if config.qk_norm
     }
     of_ring = {
-      "joined": joined.reshape(config.model_dim, -1),
+      **joined_arrays,
       "output": of_attention["output"],
       "prepared": prepared,
       **scales,

@@ -8,6 +8,8 @@ import os
 
 import jax
 import jax.numpy as jnp
+from absl import logging
+from flax import traverse_util
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
@@ -17,6 +19,8 @@ from transformer_xl.config import load as load_lib
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import network
+from transformer_xl.model.mixers import table
+from transformer_xl.training import programs
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -47,7 +51,8 @@ def load(
   """Reads the parameters that `train.init_from` names.
 
   They are restored into the shardings of the mesh. If the data have more
-  symbols than the source, these are added (`add_symbols`).
+  symbols than the source, these are added (`add_symbols`). If the layers are
+  others, and `train.init_rest` allows it, each takes what it can (`fitted`).
 
   Returns:
     The parameters, and the record of where they are from.
@@ -79,13 +84,105 @@ def load(
     "parameters": train.init_parameters,
     "params_sha256": checksums.of_json(checksums.of(params)),
     "new_symbols": count,
+    "drawn": [],
   }
+  if count and not model.softmax_bias:
+    raise errors.UserError(
+      f"the data have {count} symbols more than train.init_from={source}, and "
+      "their probabilities are set by a bias that model.softmax_bias=False "
+      "leaves out: prepare the data with the vocabulary of the source."
+    )
   if count:
     grown = network.abstract_params(recipe.model)
     add = functools.partial(add_symbols, config=model, count=count)
     at = mesh_lib.parameters(mesh, grown, network.splits(recipe.model))
     params = jax.jit(add, out_shardings=at)(params)
+  model = dataclasses.replace(model, vocab_size=recipe.model.vocab_size)
+  if not _same_shapes(model, recipe.model):
+    wanted = network.abstract_params(recipe.model)
+    at = mesh_lib.parameters(mesh, wanted, network.splits(recipe.model))
+    fit = functools.partial(fitted, old=model, recipe=recipe)
+    record["drawn"] = rest = missing(model, recipe.model)
+    params = jax.jit(fit, out_shardings=at)(params)
+    logging.info(
+      "Drawn, in whole or in part, as train.init_from has nothing that fits: "
+      "%s.",
+      ", ".join(rest),
+    )
   return params, record
+
+
+def fitted(
+  params: shapes.PyTree, *, old: schema.ModelConfig, recipe: schema.Recipe
+) -> shapes.PyTree:
+  """Parameters for the layers of a recipe from those of another model.
+
+  A layer takes the arrays of the layer with its number that have the same name
+  and shape; those of a mixer may come from another mixer. All others are drawn
+  as in a new run.
+  """
+  result = programs.drawn_params(recipe)
+  flat = traverse_util.flatten_dict(result, sep="/")
+  given = traverse_util.flatten_dict(params, sep="/")
+  for name, layers in _sources(old, recipe.model).items():
+    for layer, (source, old_layer) in enumerate(layers):
+      if source is None:
+        continue
+      if old_layer is None:
+        flat[name] = given[source]
+      else:
+        flat[name] = flat[name].at[layer].set(given[source][old_layer])
+  return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def missing(old: schema.ModelConfig, new: schema.ModelConfig) -> list[str]:
+  """The parts of a model that another one has not, as `layers/3/attention`."""
+  num_places = len(table.pattern(new))
+  found: dict[str, None] = {}
+  for name, layers in _sources(old, new).items():
+    for turn, (source, _) in enumerate(layers):
+      if source is not None:
+        continue
+      if name.startswith("layers/"):
+        _, place, part, *_ = name.split("/")
+        part = f"layers/{turn * num_places + int(place)}/{part}"
+      else:
+        part = name
+      found[part] = None
+  return sorted(found)
+
+
+def _sources(
+  old: schema.ModelConfig, new: schema.ModelConfig
+) -> dict[str, list[tuple[str | None, int | None]]]:
+  """Where the arrays of a model come from, by their paths.
+
+  For each layer of an array the path in the old model, None if it has none, and
+  the layer there. An array outside the layers counts as one.
+  """
+  wanted = _shapes_by_path(new)
+  given = _shapes_by_path(old)
+  places = table.pattern(new)
+  old_places = table.pattern(old)
+  result: dict[str, list[tuple[str | None, int | None]]] = {}
+  for name, shape in wanted.items():
+    if not name.startswith("layers/"):
+      result[name] = [(name if given.get(name) == shape else None, None)]
+      continue
+    _, place, rest = name.split("/", maxsplit=2)
+    result[name] = []
+    for turn in range(shape[0]):
+      number = turn * len(places) + int(place)
+      old_turn, old_place = divmod(number, len(old_places))
+      own = f"{places[int(place)].name}/"
+      theirs = rest
+      if rest.startswith(own):
+        theirs = f"{old_places[old_place].name}/{rest.removeprefix(own)}"
+      source = f"layers/{old_place}/{theirs}"
+      fits = source in given and given[source][1:] == shape[1:]
+      is_there = fits and number < old.num_layers
+      result[name].append((source, old_turn) if is_there else (None, None))
+  return result
 
 
 def _checked_model(recipe: schema.Recipe) -> schema.ModelConfig:
@@ -131,6 +228,14 @@ def _checked_model(recipe: schema.Recipe) -> schema.ModelConfig:
   has_same_shapes = all(
     schema.all_fields()[name].transfer == "same_shapes" for name in different
   ) and _same_shapes(saved, model)
+  if train.init_rest == "draw":
+    of_layers = tuple(f"model.{name}." for name in registry.mixers.groups())
+    free = ("model.layers", "model.num_layers")
+    different = [
+      name
+      for name in different
+      if name not in free and not name.startswith(of_layers)
+    ]
   if different and not has_same_shapes:
     name = different[0]
     value = _field(saved, name)
@@ -140,6 +245,11 @@ def _checked_model(recipe: schema.Recipe) -> schema.ModelConfig:
       f"start from its configuration, --config=experiments/saved.py:{source}."
     )
   return saved
+
+
+def _shapes_by_path(model: schema.ModelConfig) -> dict[str, tuple[int, ...]]:
+  flat = traverse_util.flatten_dict(network.abstract_params(model), sep="/")
+  return {name: leaf.shape for name, leaf in flat.items()}
 
 
 def _field(model: schema.ModelConfig, name: str) -> object:

@@ -69,13 +69,18 @@ def _state_bytes(recipe: schema.Recipe) -> int:
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
+def drawn_params(recipe: schema.Recipe) -> shapes.PyTree:
+  """The parameters that the seed draws."""
+  key = jax.random.fold_in(jax.random.key(recipe.seed), 0)
+  return network.init_params(recipe.model, key)
+
+
 def init_state(
   recipe: schema.Recipe, params: shapes.PyTree = None
 ) -> run_state.TrainState:
   """Parameters, by default drawn from the seed, with a new optimizer."""
   if params is None:
-    key = jax.random.fold_in(jax.random.key(recipe.seed), 0)
-    params = network.init_params(recipe.model, key)
+    params = drawn_params(recipe)
   rate_factors.of(params, recipe.train)  # Refuses patterns that match nothing.
   opt_state = optimizer_lib.make_optimizer(recipe.train).init(params)
   state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)

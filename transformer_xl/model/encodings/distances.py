@@ -46,23 +46,27 @@ def clipped_rows(
   return table[jnp.minimum(distance, table.shape[0] - 1)]
 
 
+def rotary_frequencies(head_dim: int, base: float = 10000.0) -> np.ndarray:
+  """Radians a token, [Dh / 2], of the pairs of channels (Su et al. 2021)."""
+  return base ** (-np.arange(0, head_dim, 2) / head_dim)
+
+
 def rotary_angles(
   positions: jt.Int[shapes.Array, "..."],
-  head_dim: int,
+  frequencies: np.ndarray,
   *,
-  scale: float = 1.0,
   axis: int = -1,
 ) -> jt.Float[shapes.Array, "..."]:
-  """Angles of the pairs of channels, from -pi to pi, at scaled positions.
+  """Angles of the pairs of channels, from -pi to pi.
 
-  `positions` has a single channel on `axis`, and the result Dh / 2.
+  `positions` has a single channel on `axis`, and the result Dh / 2. The
+  frequencies are in radians a token.
 
   A full turn is 2^32 units, so that integers overflow where angles repeat.
   Until they become floats, differences are exact at any position, and a
   position may overflow as well. A frequency is rounded by 7e-10 radians a token
   at most.
   """
-  frequencies = 10000.0 ** (-np.arange(0, head_dim, 2) / head_dim) * scale
   units = np.round(frequencies / (2 * np.pi) * 2**32).astype(np.int64)
   shape = [1] * positions.ndim
   shape[axis] = -1

@@ -1,0 +1,138 @@
+"""Models of today: what is imported computes what their equations say."""
+
+import json
+import pathlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import transformer_xl
+from tests import comparison
+from tests.importers import decoders_by_hand
+from tests.importers import stored_files
+from transformer_xl import errors
+from transformer_xl.importers import export_run
+from transformer_xl.importers import import_run
+
+TOKENS = np.random.default_rng(1).integers(0, 257, 40)
+
+
+def log_probabilities(model, parts):
+  """Those of the next token after each of TOKENS, read in parts."""
+  state = model.init_state()
+  result = []
+  for part in parts:
+    state, found = model.step(state, [part])
+    result.append(np.asarray(found[0]))
+  return np.concatenate(result)
+
+
+@pytest.mark.parametrize("name", decoders_by_hand.KINDS)
+def test_segments_of_an_import_are_one_pass_of_the_equations(name, tmp_path):
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS[name]
+  weights = decoders_by_hand.tensors(fields)
+  decoders_by_hand.write(tmp_path, fields, weights)
+  model = transformer_xl.load(tmp_path)
+  expected = decoders_by_hand.log_probabilities(fields, weights, TOKENS)
+  # Whole segments, a part of one, and single tokens.
+  parts = np.split(TOKENS, [16, 29, 30, 31])
+  found = log_probabilities(model, parts)
+  comparison.assert_close(found, expected, roundings=100)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_numbers_in_a_file_are_read_exactly(dtype, tmp_path):
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["qwen2"]
+  kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+  weights = {
+    name: array.astype(kind)
+    for name, array in decoders_by_hand.tensors(fields).items()
+  }
+  decoders_by_hand.write(tmp_path, fields, weights)
+  params = transformer_xl.load(tmp_path).params
+  stored = weights["model.layers.1.mlp.up_proj.weight"]
+  kernel = params["layers"]["0"]["feed_forward"]["in_kernel"][1]
+  np.testing.assert_array_equal(kernel, stored.astype(np.float32).T)
+
+
+def test_weights_over_several_files_and_a_run_of_them_are_the_same(tmp_path):
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["qwen3"]
+  weights = decoders_by_hand.tensors(fields)
+  source = tmp_path / "source"
+  decoders_by_hand.write(source, fields, weights)
+  whole = transformer_xl.load(source)
+  stored_files.spread(source / "model.safetensors")
+  workdir = str(tmp_path / "run")
+  report = import_run.make(
+    format_name="huggingface", source=str(source), workdir=workdir
+  )
+  assert report["num_tensors"] == len(weights)
+  run = transformer_xl.load(workdir)
+  parts = np.split(TOKENS, [16, 29])
+  np.testing.assert_array_equal(
+    log_probabilities(run, parts), log_probabilities(whole, parts)
+  )
+  assert run.vocabulary.size == decoders_by_hand.VOCAB
+  text = "Größe <|endoftext|>\n"
+  assert run.vocabulary.decode(run.vocabulary.encode(text)) == text
+  assert run.score([text])[0].num_tokens > 0
+
+
+@pytest.mark.parametrize("name", decoders_by_hand.KINDS)
+def test_an_export_is_of_the_type_that_was_imported(name, tmp_path):
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS[name]
+  weights = decoders_by_hand.tensors(fields)
+  source = tmp_path / "source"
+  decoders_by_hand.write(source, fields, weights)
+  workdir = str(tmp_path / "run")
+  import_run.make(
+    format_name="huggingface", source=str(source), workdir=workdir
+  )
+  target = tmp_path / "export"
+  export_run.export(workdir, str(target))
+  written = json.loads((target / "config.json").read_text())
+  model_type = fields["model_type"]
+  if model_type == "mistral" and not fields["sliding_window"]:
+    model_type = "llama"  # Which is the same without a window.
+  assert written["model_type"] == model_type
+  assert not list(target.glob("*.py"))
+  stored = safetensors.numpy.load_file(target / "model.safetensors")
+  assert stored.keys() == weights.keys()
+  for tensor, values in weights.items():
+    np.testing.assert_array_equal(stored[tensor], values)
+  expected = decoders_by_hand.log_probabilities(
+    fields | {"rope_parameters": written["rope_parameters"]}, weights, TOKENS
+  )
+  parts = np.split(TOKENS, [16, 29])
+  found = log_probabilities(transformer_xl.load(target), parts)
+  comparison.assert_close(found, expected, roundings=100)
+
+
+@pytest.mark.parametrize(
+  ("change", "text"),
+  [
+    ({"hidden_act": "gelu"}, 'hidden_act="gelu", and only "silu"'),
+    ({"mlp_bias": True}, "mlp_bias=true, and only false"),
+    ({"attention_bias": True}, "attention_bias=true, and only false in a llam"),
+    ({"rope_scaling": {"type": "yarn"}}, 'rope_type="yarn", and only default'),
+    (
+      {
+        **{"model_type": "mistral", "sliding_window": 4},
+        "layer_types": ["sliding_attention", "full_attention"],
+      },
+      r"layer_types=\[.*\], and only one kind of layer",
+    ),
+    ({"rms_norm_eps": None}, "is damaged"),
+    ({"model_type": "mamba"}, "of the type 'mamba'; only llama, mistral"),
+    ({"hidden_size": 32}, "has the shape .* but the rest of the source"),
+  ],
+)
+def test_what_the_block_has_not_is_refused_by_name(change, text, tmp_path):
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
+  decoders_by_hand.write(tmp_path, fields, decoders_by_hand.tensors(fields))
+  path = pathlib.Path(tmp_path, "config.json")
+  path.write_text(json.dumps(fields | change))
+  with pytest.raises(errors.UserError, match=text):
+    transformer_xl.load(tmp_path)

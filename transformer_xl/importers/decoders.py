@@ -1,0 +1,286 @@
+"""Models of today: llama, mistral, qwen2 and qwen3 of HuggingFace.
+
+Decoders with rotary positions, RMS norms in front of each part, gated
+feed-forward parts and grouped queries. Their layers are attention with the
+options of our block, so that nothing but names differs
+(docs/specification.md, section 21.4).
+"""
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from transformer_xl import errors
+from transformer_xl.config import schema
+from transformer_xl.importers import mapping
+from transformer_xl.model.encodings import rope
+
+# A constant buffer of older versions.
+IGNORED = r"(^|\.)rotary_emb\.inv_freq$"
+TOKENIZERS = ("tokenizer.json",)
+_UNTIED = "lm_head.weight"
+_SEGMENT_LEN = 512  # Tokens that are read at once, where the source says none.
+_MOST_MEMORY = 4096  # Tokens; models of today name lengths of a million.
+
+
+class _Kind(NamedTuple):
+  """What a `model_type` alone decides."""
+
+  qkv_bias: bool = False
+  qk_norm: bool = False
+  sliding_window: int | None = None  # If config.json does not say.
+
+
+KINDS = {
+  "llama": _Kind(),
+  "mistral": _Kind(sliding_window=4096),
+  "qwen2": _Kind(qkv_bias=True),
+  "qwen3": _Kind(qk_norm=True),
+}
+_LAYER = {
+  "self_attn.q_proj.weight": "attention/query",
+  "self_attn.k_proj.weight": "attention/key",
+  "self_attn.v_proj.weight": "attention/value",
+  "self_attn.q_proj.bias": "attention/query_bias",
+  "self_attn.k_proj.bias": "attention/key_bias",
+  "self_attn.v_proj.bias": "attention/value_bias",
+  "self_attn.q_norm.weight": "attention/query_scale",
+  "self_attn.k_norm.weight": "attention/key_scale",
+  "self_attn.o_proj.weight": "attention/output",
+  "mlp.up_proj.weight": "feed_forward/in_kernel",
+  "mlp.gate_proj.weight": "feed_forward/gate_kernel",
+  "mlp.down_proj.weight": "feed_forward/out_kernel",
+  "input_layernorm.weight": "mixer_norm/scale",
+  "post_attention_layernorm.weight": "feed_forward_norm/scale",
+}
+# What must have one value, if config.json has it at all.
+_ONLY = {
+  "hidden_act": "silu",
+  "mlp_bias": False,
+  "pretraining_tp": 1,
+  "partial_rotary_factor": 1.0,
+}
+
+
+def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
+  """Lists the tensors of a model with its softmax."""
+  params = mapping.parameter_shapes(config)
+  tied = (_UNTIED,) if config.tie_weights else ()
+  yield mapping.Tensor(
+    "model.embed_tokens.weight", ("embedding/table_0",), aliases=tied
+  )
+  for layer in range(config.num_layers):
+    for theirs, name in _LAYER.items():
+      ours = f"{mapping.LAYERS}/{name}"
+      if ours in params:
+        yield mapping.Tensor(
+          f"model.layers.{layer}.{theirs}", (ours,), layer, transpose=True
+        )
+  yield mapping.Tensor("model.norm.weight", ("final_norm/scale",))
+  if not config.tie_weights:
+    yield mapping.Tensor(_UNTIED, ("softmax/kernel_0",))
+
+
+def model(fields: mapping.Fields, path: str) -> mapping.Fields:
+  """Fields of our `ModelConfig` for a config.json, which stands at `path`.
+
+  Raises:
+    UserError: it describes what our block has not.
+  """
+  kind = KINDS[fields["model_type"]]
+  for name, only in _ONLY.items():
+    if fields.get(name, only) != only:
+      raise _unknown(path, name, fields[name], f"{json.dumps(only)}")
+  if fields.get("attention_bias", kind.qkv_bias) != kind.qkv_bias:
+    raise _unknown(
+      path,
+      "attention_bias",
+      fields["attention_bias"],
+      f"{json.dumps(kind.qkv_bias)} in a {fields['model_type']}",
+    )
+  try:
+    num_heads = fields["num_attention_heads"]
+    model_dim = fields["hidden_size"]
+    found = {
+      "vocab_size": fields["vocab_size"],
+      "num_layers": fields["num_hidden_layers"],
+      "model_dim": model_dim,
+      "embed_dim": model_dim,
+      "num_heads": num_heads,
+      "num_kv_heads": fields.get("num_key_value_heads") or num_heads,
+      "head_dim": fields.get("head_dim") or model_dim // num_heads,
+      "ff_dim": fields["intermediate_size"],
+      "layer_norm_epsilon": float(fields["rms_norm_eps"]),
+      "tie_weights": bool(fields.get("tie_word_embeddings", False)),
+      "attention_dropout_rate": float(fields.get("attention_dropout", 0.0)),
+      "init_std": float(fields.get("initializer_range", 0.02)),
+    }
+    positions = _rope(fields, path)
+  except (LookupError, TypeError, ValueError, AttributeError) as error:
+    raise errors.UserError(
+      f"{path} is damaged ({type(error).__name__}: {error}); restore the file "
+      "that save_pretrained wrote."
+    ) from None
+  return {
+    **found,
+    "qkv_bias": kind.qkv_bias,
+    "qk_norm": kind.qk_norm,
+    "cutoffs": (),
+    "scale_embeddings": False,
+    "softmax_bias": False,
+    "pre_norm": True,
+    "final_norm": True,
+    "norm": "rms",
+    "feed_forward": "swiglu",
+    "encoding": "rope",
+    "rope": positions,
+    "dropout_rate": 0.0,
+    "memory_start": "masked",
+    "same_length_window": "mem_len",
+  }
+
+
+def lengths(fields: mapping.Fields, path: str) -> mapping.Lengths:
+  """How the model reads: with a sliding window, or as far as it was trained.
+
+  Raises:
+    UserError: only some layers have a window.
+  """
+  window = _window(fields, path)
+  longest = int(fields.get("max_position_embeddings") or _MOST_MEMORY)
+  mem_len = min(longest, _MOST_MEMORY) if window is None else window
+  return mapping.Lengths(
+    segment_len=min(_SEGMENT_LEN, mem_len),
+    mem_len=mem_len,
+    clamp_len=0,
+    same_length=window is not None,
+  )
+
+
+def _window(fields: mapping.Fields, path: str) -> int | None:
+  """The keys that a token sees, with its own; None for all."""
+  kind = KINDS[fields["model_type"]]
+  window = fields.get("sliding_window", kind.sliding_window)
+  if kind.sliding_window is None and not fields.get("use_sliding_window"):
+    return None  # Qwen names a window that it does not use.
+  kinds = set(fields.get("layer_types") or ())
+  if window is not None and len(kinds) > 1:
+    raise _unknown(path, "layer_types", sorted(kinds), "one kind of layer")
+  if kinds == {"full_attention"}:
+    return None
+  return window
+
+
+def _rope(fields: mapping.Fields, path: str) -> mapping.Fields:
+  """Fields of `model.rope`, by what versions 4 and 5 of transformers write."""
+  given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+  base = given.get("rope_theta") or fields.get("rope_theta") or 10000.0
+  found: mapping.Fields = {"base": float(base)}
+  kind = given.get("rope_type", given.get("type", "default"))
+  if kind == "linear":
+    found["position_scale"] = 1 / float(given["factor"])
+  elif kind == "llama3":
+    found |= {
+      "long_factor": float(given["factor"]),
+      "low_turns": float(given["low_freq_factor"]),
+      "high_turns": float(given["high_freq_factor"]),
+      "original_len": int(given["original_max_position_embeddings"]),
+    }
+  elif kind != "default":
+    raise _unknown(path, "rope_type", kind, "default, linear or llama3")
+  return found
+
+
+def config_fields(
+  config: schema.ModelConfig, lengths: mapping.Lengths
+) -> mapping.Fields | None:
+  """The config.json of a model that one of these types is; None for others.
+
+  A model without a window attends to its whole text there, so `mem_len` is the
+  length of text for which it is the same.
+  """
+  positions = _written_rope(config)
+  kind = _kind(config, lengths)
+  if kind is None or positions is None or not _is_decoder(config):
+    return None
+  architecture, window = kind
+  return {
+    "architectures": [f"{architecture}ForCausalLM"],
+    "model_type": architecture.lower(),
+    "vocab_size": config.vocab_size,
+    "num_hidden_layers": config.num_layers,
+    "hidden_size": config.model_dim,
+    "num_attention_heads": config.num_heads,
+    "num_key_value_heads": config.num_kv_heads,
+    "head_dim": config.head_dim,
+    "intermediate_size": config.ff_dim,
+    "max_position_embeddings": lengths.mem_len,
+    "rms_norm_eps": config.layer_norm_epsilon,
+    "rope_parameters": positions,
+    "tie_word_embeddings": config.tie_weights,
+    "attention_dropout": config.attention_dropout_rate,
+    "initializer_range": config.init_std,
+    "hidden_act": "silu",
+    "dtype": "float32",
+    **window,
+  }
+
+
+def _is_decoder(config: schema.ModelConfig) -> bool:
+  """Whether a model has the block of these types, and nothing else."""
+  wanted = {
+    **{"encoding": "rope", "norm": "rms", "feed_forward": "swiglu"},
+    **{"pre_norm": True, "final_norm": True, "scale_embeddings": False},
+    **{"softmax_bias": False, "memory_start": "masked", "cutoffs": ()},
+    **{"div_val": 1, "embed_dim": config.model_dim},
+  }
+  return config.attends_everywhere and all(
+    getattr(config, name) == value for name, value in wanted.items()
+  )
+
+
+def _kind(
+  config: schema.ModelConfig, lengths: mapping.Lengths
+) -> tuple[str, mapping.Fields] | None:
+  """The type that has a model's options, and what it says of its window."""
+  window: int | None = None
+  if lengths.same_length:
+    window = lengths.mem_len + (config.same_length_window != "mem_len")
+  options = (config.qkv_bias, config.qk_norm)
+  if options == (False, False):
+    if window is None:
+      return "Llama", {}
+    return "Mistral", {"sliding_window": window}
+  if options == (True, True):
+    return None
+  uses = {"use_sliding_window": window is not None, "max_window_layers": 0}
+  name = "Qwen2" if config.qkv_bias else "Qwen3"
+  return name, {"sliding_window": window, **uses}
+
+
+def _written_rope(config: schema.ModelConfig) -> mapping.Fields | None:
+  """The entry of config.json for `model.rope`; None if no type has it."""
+  own = config.own(rope.Rope.Fields)
+  base = {"rope_theta": own.base}
+  if own.long_factor == 1:
+    if own.position_scale == 1:
+      return {"rope_type": "default", **base}
+    return {"rope_type": "linear", "factor": 1 / own.position_scale, **base}
+  if own.position_scale != 1:
+    return None
+  return {
+    "rope_type": "llama3",
+    "factor": own.long_factor,
+    "low_freq_factor": own.low_turns,
+    "high_freq_factor": own.high_turns,
+    "original_max_position_embeddings": own.original_len,
+    **base,
+  }
+
+
+def _unknown(
+  path: str, name: str, value: object, known: str
+) -> errors.UserError:
+  return errors.UserError(
+    f"{path} has {name}={json.dumps(value)}, and only {known} can be imported."
+  )
