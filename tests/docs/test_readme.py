@@ -12,14 +12,7 @@ from transformer_xl.model import network
 from transformer_xl.model.mixers import mixer
 from transformer_xl.workdir import trained_model
 
-RUN = (
-  "README.md",
-  "extend.md",
-  "memory.md",
-  "python.md",
-  "training_log.md",
-  "usage.md",
-)
+RUN = ("README.md", "extend.md", "memory.md", "python.md", "usage.md")
 ROOT = pathlib.Path(__file__).parents[2]
 
 
