@@ -25,7 +25,7 @@ from absl import flags
 from transformer_xl import signals
 
 _INTERVAL = 1.0  # Seconds.
-_WARM_UP = 0.4  # Share of a life that is ignored: docs/reliability.md.
+_WARM_UP = 0.4  # Share of a life that is ignored.
 _CALL = 100
 
 

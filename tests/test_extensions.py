@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
   result = tmp_path_factory.mktemp("outside")
   corpus.write(result)
   files = extensions.files()
-  assert len(files) == 4
+  assert len(files) == 5
   for name, text in files.items():
     (result / name).write_text(text)
   (result / "changed").mkdir()

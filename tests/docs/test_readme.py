@@ -19,7 +19,6 @@ RUN = (
   "memory.md",
   "python.md",
   "today.md",
-  "training_log.md",
   "usage.md",
 )
 ROOT = pathlib.Path(__file__).parents[2]

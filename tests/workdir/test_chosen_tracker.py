@@ -2,7 +2,6 @@
 
 import functools
 import pathlib
-import re
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from transformer_xl import errors
 from transformer_xl.training import loop
 from transformer_xl.workdir import chosen_tracker
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs/training_log.md"
+EXAMPLE = pathlib.Path(__file__).parents[2] / "docs/extensions/my_trackers.py"
 OWN = """
 import json
 
@@ -163,9 +162,8 @@ def test_the_example_for_trackio_reports_numbers_by_step(tmp_path, monkeypatch):
 
   trackio.init = init
   monkeypatch.setitem(sys.modules, "trackio", trackio)
-  (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
   names: dict = {}
-  exec(example, names)
+  exec(EXAMPLE.read_text("utf-8"), names)
   (tmp_path / "config.json").write_text('{"config": {"seed": 3}}')
   tracker = names["Trackio"](str(tmp_path), name="run")
   tracker.record({"step": 2, "loss": 2.5, "mfu": None})
