@@ -165,7 +165,7 @@ def kinds(tree):
 
 def trace_training(config, mesh):
   train = config.train
-  length = segment_lengths.of(config).longest
+  length = segment_lengths.of(config.train).longest
   state, memory = programs.abstract_state(config)
   batch = segments(train.batch_size, length, train.context_len)
   update = programs.update(config, mesh)

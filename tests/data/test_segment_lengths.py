@@ -52,7 +52,7 @@ def test_an_update_reads_its_segments_in_every_lane(std, share):
   config = load.from_config_dict(
     tiny.config_dict(**{f"train.{name}": values[name] for name in values})
   )
-  assert segment_lengths.tokens_per_update(config) == 5 * 2 * 8 * share
+  assert segment_lengths.tokens_per_update(config.train) == 5 * 2 * 8 * share
 
 
 def test_padded_segments_have_weight_on_every_token_once():

@@ -180,7 +180,7 @@ def test_a_lane_that_warms_up_before_the_text_reads_none():
 )
 def test_resets_follow_the_configuration(values, rule):
   config = load.from_config_dict(tiny.config_dict(**values))
-  assert streams.reset_rule(config) == rule
+  assert streams.reset_rule(config.data, config.model) == rule
 
 
 def test_text_without_answers_is_refused():

@@ -112,7 +112,7 @@ def test_programs_can_be_traced(make_config, name, count):
   mesh, train = programs.make_mesh(config, devices=devices), config.train
   with jax.set_mesh(mesh):
     before = programs.placed_state(config, mesh)
-    lengths = segment_lengths.of(config)
+    lengths = segment_lengths.of(config.train)
     segments = segment.placed(
       mesh,
       config.updates_per_call * train.gradient_segments,

@@ -258,7 +258,7 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row:
   by_seed = _losses_by_seed(measured)
   means = _means(by_seed)
   length = preset.choose_length(config, means)
-  per_update = segment_lengths.tokens_per_update(config)
+  per_update = segment_lengths.tokens_per_update(config.train)
   return Row(
     name=plan.variant.name,
     changes=plan.variant.changes,

@@ -230,7 +230,7 @@ def _training(config: schema.ExperimentConfig) -> _Call:
     *carry, metrics = compiled(*carry, segments)
     return carry, metrics
 
-  per_update = segment_lengths.tokens_per_update(config)
+  per_update = segment_lengths.tokens_per_update(config.train)
   return _Call(run, train.segments_per_call * per_update)
 
 

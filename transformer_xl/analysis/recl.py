@@ -247,7 +247,7 @@ def _read_lengths(
   """
   lengths = np.array(contexts)
   if table.of(config.model).counts_from_segment:
-    lengths = np.minimum(lengths, segment_lengths.longest_read(config))
+    lengths = np.minimum(lengths, segment_lengths.longest_read(config.train))
   return lengths
 
 

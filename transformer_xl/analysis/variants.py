@@ -161,7 +161,7 @@ def check(config: schema.ExperimentConfig, *, mode: str) -> None:
   for split in splits:
     token_file.open_split(config.data.dataset_dir, split)
   encoding = encodings.of(config.model)
-  trained_len = segment_lengths.longest_read(config)
+  trained_len = segment_lengths.longest_read(config.train)
   encoding.check_segment_len(config.model, trained_len)
   if config.train.eval_every_steps:
     encoding.check_segment_len(config.model, config.eval.read_len)

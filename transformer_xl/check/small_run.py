@@ -142,7 +142,7 @@ def train(
     file,
     num_lanes=config.train.batch_size,
     segment_len=config.train.segment_len,
-    resets=streams.reset_rule(config),
+    resets=streams.reset_rule(config.data, config.model),
   )
   with jax.set_mesh(mesh):
     create_state, create_memory = programs.creators(config, mesh)
@@ -208,7 +208,7 @@ def evaluate(
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
     warmup_len=_MEM_LEN,
-    resets=streams.reset_rule(config),
+    resets=streams.reset_rule(config.data, config.model),
   )
   score = made(state.params)
   return score.nll / score.num_tokens

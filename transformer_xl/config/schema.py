@@ -24,6 +24,8 @@ TrainConfig = training_fields.TrainConfig
 EvalConfig = evaluation_fields.EvalConfig
 CacheConfig = evaluation_fields.CacheConfig
 CheckpointConfig = training_fields.CheckpointConfig
+DataConfig = training_fields.DataConfig
+DivergenceConfig = training_fields.DivergenceConfig
 MeshConfig = training_fields.MeshConfig
 GenerateConfig = evaluation_fields.GenerateConfig
 AnalysisConfig = evaluation_fields.AnalysisConfig
@@ -35,9 +37,9 @@ class ExperimentConfig(fields.Group):
   seed: int = fields.field(0, "0 or more")
   """Seed of the parameters, dropout, drawn segment lengths and samples."""
   model: ModelConfig
-  data: training_fields.DataConfig
+  data: DataConfig
   train: TrainConfig
-  divergence: training_fields.DivergenceConfig
+  divergence: DivergenceConfig
   eval: EvalConfig
   checkpoint: CheckpointConfig
   mesh: MeshConfig

@@ -99,20 +99,21 @@ def _drawn(lengths: DrawnLengths, block: int) -> np.ndarray:
 Lengths = FixedLength | DrawnLengths
 
 
-def of(config: schema.ExperimentConfig) -> Lengths:
-  """The segment lengths of a configuration."""
-  train = config.train
+def of(train: schema.TrainConfig, seed: int = 0) -> Lengths:
+  """The segment lengths of training.
+
+  The seed decides which lengths are drawn, not the longest or the mean.
+  """
   if train.segment_len_std:
-    return DrawnLengths(train.segment_len, train.segment_len_std, config.seed)
+    return DrawnLengths(train.segment_len, train.segment_len_std, seed)
   return FixedLength(train.segment_len)
 
 
-def longest_read(config: schema.ExperimentConfig) -> int:
+def longest_read(train: schema.TrainConfig) -> int:
   """The most tokens that training reads at a time in a lane."""
-  return config.train.context_len + of(config).longest
+  return train.context_len + of(train).longest
 
 
-def tokens_per_update(config: schema.ExperimentConfig) -> float:
+def tokens_per_update(train: schema.TrainConfig) -> float:
   """The average number of tokens that an update reads in all lanes."""
-  train = config.train
-  return train.batch_size * train.gradient_segments * of(config).mean
+  return train.batch_size * train.gradient_segments * of(train).mean

@@ -299,8 +299,8 @@ def device_segments(
   return jax.tree.map(joined, *shards)
 
 
-def reset_rule(config: schema.ExperimentConfig) -> str:
+def reset_rule(data: schema.DataConfig, model: schema.ModelConfig) -> str:
   """Where streams reset memory: the value of `TrainStream.resets`."""
-  if config.data.reset_at_documents:
+  if data.reset_at_documents:
     return "documents"
-  return "never" if config.model.memory_start == "zeros" else "wrap"
+  return "never" if model.memory_start == "zeros" else "wrap"

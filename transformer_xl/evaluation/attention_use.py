@@ -75,7 +75,7 @@ def segments(
     num_lanes=1,
     segment_len=segment_len,
     warmup_len=0,
-    resets=streams.reset_rule(config),
+    resets=streams.reset_rule(config.data, config.model),
   )
   for step in range(stream.num_steps):
     read = stream.read(step, 1, slice(0, 1))

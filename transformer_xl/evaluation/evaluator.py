@@ -58,7 +58,7 @@ def open_stream(
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
     warmup_len=warmup,
-    resets=streams.reset_rule(config),
+    resets=streams.reset_rule(config.data, config.model),
     context_len=config.eval.context_len,
     targets=config.data.targets,
   )

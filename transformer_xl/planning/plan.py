@@ -112,7 +112,7 @@ def train_plan(
   Padding is neither useful work nor a token that is read.
   """
   train = config.train
-  length = round(segment_lengths.of(config).mean)
+  length = round(segment_lengths.of(config.train).mean)
   count = config.updates_per_call
   useful = 3 * network.forward_flops_per_token(
     config.model,
@@ -136,7 +136,7 @@ def lower_updates(
   """Lowers `count` updates in one call, for this machine or given devices."""
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
-    lengths = segment_lengths.of(config)
+    lengths = segment_lengths.of(config.train)
     segments = segment.placed(
       mesh,
       count * config.train.gradient_segments,

@@ -48,7 +48,7 @@ def warn_of_overfitting(config: schema.ExperimentConfig) -> None:
       data.name,
     )
   num_tokens = len(token_file.open_split(data.dataset_dir, "train").tokens)
-  per_update = segment_lengths.tokens_per_update(config)
+  per_update = segment_lengths.tokens_per_update(train)
   reads = train.num_steps * per_update / num_tokens
   if reads > _MANY_READS:
     fewer = int(_MANY_READS * num_tokens / per_update)

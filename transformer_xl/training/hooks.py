@@ -83,7 +83,7 @@ class TimeLeft:
     if speed is None:
       return None
     train = self._config.train
-    per_update = segment_lengths.tokens_per_update(self._config)
+    per_update = segment_lengths.tokens_per_update(self._config.train)
     seconds = (train.num_steps - step) * per_update / speed
     if self._evaluation is None:
       return seconds

@@ -105,7 +105,7 @@ def _mfu(
     return None
   useful = 3 * network.forward_flops_per_token(
     config.model,
-    segment_len=round(segment_lengths.of(config).mean),
+    segment_len=round(segment_lengths.of(config.train).mean),
     mem_len=config.train.mem_len,
     context_len=config.train.context_len,
     same_length=config.train.same_length,

@@ -149,8 +149,8 @@ def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
     token_file.open_split(config.data.dataset_dir, "train"),
     num_lanes=config.train.batch_size,
     segment_len=config.train.segment_len,
-    resets=streams.reset_rule(config),
-    lengths=segment_lengths.of(config),
+    resets=streams.reset_rule(config.data, config.model),
+    lengths=segment_lengths.of(config.train, config.seed),
     context_len=config.train.context_len,
     targets=config.data.targets,
   )

@@ -214,7 +214,7 @@ def warn_of_untrained_segments(
   segment read best in segments of one length.
   """
   encoding = config.model.encoding
-  trained_len = segment_lengths.longest_read(config)
+  trained_len = segment_lengths.longest_read(config.train)
   for name in config.model.mixers:
     is_writer = registry.mixers[name].writes_segments
     if is_writer and mem_len and segment_len != trained_len:

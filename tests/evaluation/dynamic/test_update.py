@@ -45,7 +45,7 @@ def text_segments(config):
     num_lanes=config.eval.batch_size,
     segment_len=SEGMENT,
     warmup_len=SEGMENT,
-    resets=streams.reset_rule(config),
+    resets=streams.reset_rule(config.data, config.model),
   )
   segments = stream.read(0, stream.num_steps, slice(None))
   is_text = stream.is_text(0, stream.num_steps)

@@ -202,7 +202,7 @@ class DynamicEvaluator:
         token_file.open_split(self._config.data.dataset_dir, "train"),
         num_lanes=evaluation.batch_size,
         segment_len=evaluation.segment_len,
-        resets=streams.reset_rule(self._config),
+        resets=streams.reset_rule(self._config.data, self._config.model),
         context_len=evaluation.context_len,
         targets=self._config.data.targets,
       )
