@@ -146,7 +146,9 @@ def planned_seconds(
   parts = {
     "training": lambda: plan.train_plan(changed, [device]),
     "evaluation": lambda: plan.eval_plan(changed, [device]),
-    "generation": lambda: plan.generation_plan(changed, device),
+    "generation": lambda: plan.generation_plan(
+      changed.model, changed.eval, changed.generate, device
+    ),
   }
   seconds = {}
   for part, make_plan in parts.items():
@@ -236,7 +238,7 @@ def _training(config: schema.ExperimentConfig) -> _Call:
 
 def _evaluation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
   """The segments of one call of evaluation."""
-  mesh = trained_model.make_mesh(config)
+  mesh = trained_model.make_mesh(config.model, config.mesh)
   with jax.set_mesh(mesh):
     scorer = evaluator.Evaluator(config, mesh, mem_len=mem_len)
     frozen = scorer.freeze(random_params(config.model))
