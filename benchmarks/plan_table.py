@@ -185,7 +185,7 @@ def program_hash(row: Row) -> str:
     count = config.updates_per_call
     lowered = plan.lower_updates(config, count=count, devices=devices)
   else:
-    mesh = trained_model.make_mesh(config, devices=devices)
+    mesh = trained_model.make_mesh(config.model, config.mesh, devices=devices)
     lowered = plan.lower_evaluation(config, mesh)
   digest = hashlib.sha256(lowered.as_text().encode())
   for name in COUNTING_CODE:

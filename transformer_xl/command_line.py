@@ -316,7 +316,7 @@ def one_line() -> Iterator[None]:
       raise
   else:
     return
-  message = _without_long_words(" ".join(message.split()))
+  message = _without_long_words(message)
   if others.is_one_of_several():
     _end_alone(message, status)
   print(f"error: {message}", file=sys.stderr)
@@ -374,12 +374,13 @@ def _without_none(message: str) -> str:
 def _without_long_words(message: str) -> str:
   """Leaves out the middle of words such as a number of 5,000 digits."""
 
-  def shorten(word: re.Match[str]) -> str:
-    left_out = len(word[0]) - 2 * _LONGEST_END
-    start, end = word[0][:_LONGEST_END], word[0][-_LONGEST_END:]
-    return f"{start}[{left_out} more]{end}"
+  def shorten(word: str) -> str:
+    left_out = len(word) - 2 * _LONGEST_END
+    if len(word) < _LONGEST_WORD:
+      return word
+    return f"{word[:_LONGEST_END]}[{left_out} more]{word[-_LONGEST_END:]}"
 
-  return re.sub(rf"\S{{{_LONGEST_WORD},}}", shorten, message)
+  return " ".join(map(shorten, message.split()))
 
 
 def _is_lost_output(error: Exception) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import importlib.util
 import os
-import re
 import signal
 import traceback
 from collections.abc import Iterator
@@ -92,15 +91,17 @@ def misread_variable(error: BaseException | None) -> str | None:
 
   JAX reads its settings where it is imported. None if the error is another.
   """
+  given = [name for name in os.environ if name.startswith("JAX_")]
   while error is not None:
     frames = traceback.extract_tb(error.__traceback__)
-    named = re.search(r"\bjax_\w+", str(error), re.IGNORECASE)
-    if frames and named and frames[-1].filename.endswith(_SETTINGS_OF_JAX):
-      name = named[0].upper()
-      return (
-        f"JAX refuses {name}={os.environ.get(name, '')!r} of the environment; "
-        "unset it, or give it a value that JAX's documentation lists."
-      )
+    if frames and frames[-1].filename.endswith(_SETTINGS_OF_JAX):
+      words = str(error).upper().replace("'", " ").split()
+      for name in given:
+        if name in words:
+          return (
+            f"JAX refuses {name}={os.environ[name]!r} of the environment; "
+            "unset it, or give it a value that JAX's documentation lists."
+          )
     error = error.__cause__ or error.__context__
   return None
 
@@ -161,13 +162,17 @@ def of_bucket(
 
 def _refused(action: str, path: str, error: Exception) -> str:
   """One line on what a bucket refused, and what helps."""
-  text = re.sub(r"^Forbidden: \S+\n", "Forbidden: ", str(error))
+  text = str(error)
+  first, _, rest = text.partition("\n")
+  if first.startswith("Forbidden: ") and rest:  # Behind the address.
+    text = f"Forbidden: {rest}"
   text = " ".join(text.split())[:240] or type(error).__name__
   cause = f"cannot {action} {path} ({text}):"
   status = getattr(error, "code", None)
   if "Anonymous caller" in text or status in (401, "401"):
     return f"{cause} log in with `gcloud auth application-default login`."
-  if re.match("Forbidden|PERMISSION_DENIED", text) or status in (403, "403"):
+  is_forbidden = text.startswith(("Forbidden", "PERMISSION_DENIED"))
+  if is_forbidden or status in (403, "403"):
     return (
       f"{cause} this account needs the role roles/storage.objectUser for "
       f"{bucket(path)}."

@@ -212,7 +212,7 @@ def main(argv: list[str]) -> None:
         _run(_MODE.value, config, workdir)
       else:
         _train(config, workdir)
-        closing.print_next(config, workdir)
+        closing.print_next(closing.commands(config, workdir))
     finally:
       storage.publish(workdir, is_last=True)
   closing.log_files(workdir, before)

@@ -114,6 +114,11 @@ def make_mesh(
   return jax.sharding.Mesh(grid, AXES, axis_types=AXIS_TYPES)
 
 
+def of_one_device(device: jax.Device) -> jax.sharding.Mesh:
+  """The mesh of a single device, whose axes split nothing."""
+  return make_mesh(mesh_axes.Axes(data=1, fsdp=1, tensor=1), devices=[device])
+
+
 def num_slices(devices: Sequence[jax.Device]) -> int:
   """Number of TPU slices; other devices count as one."""
   if not devices[0].device_kind.startswith("TPU"):

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
+import jax
 import jaxtyping as jt
 import numpy as np
 from absl import logging
@@ -21,6 +22,7 @@ from numpy.typing import ArrayLike
 from transformer_xl import arguments
 from transformer_xl import errors
 from transformer_xl import log_lines
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import extensions as extensions_lib
@@ -54,19 +56,27 @@ class PretrainedModel:
   Attributes:
     source: the folder or address that the model was loaded from; for the Hub,
       with the commit.
-    config: all settings of the run.
+    loaded: the parameters, and all settings of the run.
     trained: the model with its parameters prepared for reading.
-    params: the parameters, as `network.Network` takes them.
   """
 
   source: str
-  config: schema.ExperimentConfig
+  loaded: trained_model.TrainedModel
   trained: language_model.LanguageModel
-  params: shapes.PyTree
 
   def __repr__(self) -> str:
     settings = ", ".join(f"{k}={v}" for k, v in self.trained.settings().items())
     return f"<Transformer-XL of {self.source}: {settings}>"
+
+  @property
+  def config(self) -> schema.ExperimentConfig:
+    """All settings of the run."""
+    return self.loaded.config
+
+  @property
+  def params(self) -> shapes.PyTree:
+    """The parameters, as `network.Network` takes them."""
+    return self.loaded.params
 
   @property
   def vocabulary(self) -> vocabulary_lib.Vocabulary:
@@ -286,9 +296,7 @@ class PretrainedModel:
     the last. The result grows with the square of the text.
     """
     text = arguments.text(text, "text")
-    return attention_lib.read(
-      self.trained, self.params, self.config, text, _layers(layers)
-    )
+    return attention_lib.read(self.trained, self.params, text, _layers(layers))
 
   @arguments.checked
   def init_state(self, batch_size: int = 1) -> streaming.StreamState:
@@ -342,10 +350,8 @@ class PretrainedModel:
   def _prepared(self, mem_len: int) -> language_model.LanguageModel:
     """The model with a memory of another length."""
     return language_model.make(
-      self.config,
-      self.params,
+      self.loaded,
       self.vocabulary,
-      step=self.trained.checkpoint_step,
       mem_len=mem_len,
       segment_len=self.trained.reader.segment_len,
       source=self.source,
@@ -426,7 +432,7 @@ def load(
       config = load_lib.changed(config, values)
       config, vocabulary = run_vocabulary.load_for(config, folder)
       loaded = trained_model.load_on_one_device(config, folder)
-    return _make(address, config, loaded.params, vocabulary, loaded.step)
+    return _make(address, loaded._replace(config=config), vocabulary)
   if (checkpoint, parameters) != (None, None):
     raise errors.UserError(
       f"{address} is no run: it has one set of parameters; leave out "
@@ -438,26 +444,20 @@ def load(
   vocabulary = imported_vocabulary.read(
     found.vocabulary, size=config.model.vocab_size
   )
-  return _make(address, config, found.params, vocabulary, 0)
+  mesh = mesh_lib.of_one_device(jax.devices()[0])
+  loaded = trained_model.TrainedModel(config, mesh, found.params, step=0)
+  return _make(address, loaded, vocabulary)
 
 
 def _make(
   source: str,
-  config: schema.ExperimentConfig,
-  params: shapes.PyTree,
+  loaded: trained_model.TrainedModel,
   vocabulary: vocabulary_lib.Vocabulary,
-  step: int,
 ) -> PretrainedModel:
   """The model with the lengths of `config.score`."""
-  model = language_model.make(
-    config,
-    params,
-    vocabulary,
-    step=step,
-    source=source,
-    **language_model.lengths(config.score),
-  )
-  return PretrainedModel(source, config, model, params)
+  lengths = language_model.lengths(loaded.config.score)
+  model = language_model.make(loaded, vocabulary, source=source, **lengths)
+  return PretrainedModel(source, loaded, model)
 
 
 def _is_run(folder: str) -> bool:

@@ -114,7 +114,7 @@ def test_the_mean_of_seeds_stands_with_half_their_range(
 def test_text_that_is_read_again_is_attended_in_training(data_dir):
   again = runs.NO_MEMORY | {"train.context_len": 5}
   config = corpus.config(data_dir, **runs.COMPARED | again)
-  assert ablation.trained_length(config) == 5 + 8
+  assert ablation.trained_length(config.train) == 5 + 8
 
 
 @pytest.mark.parametrize("limit", [8, 9, 23, 100, 10**9])

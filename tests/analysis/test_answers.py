@@ -114,7 +114,7 @@ def test_mechanisms_of_the_suite_hand_on_about_equal_bytes():
     config = load.changed(config, dict(changes))
     config = load.replaced(config, {"model.vocab_size": 9})
     (mem_len,) = config.eval.mem_len
-    sizes[name] = costs.state_bytes(config, mem_len)
+    sizes[name] = costs.state_bytes(config.model, config.eval, mem_len)
     mixers[config.model.layers] = name
   assert sizes["none"] < 100
   compressed = mixers[(kinds.compressing(),)]

@@ -132,10 +132,12 @@ def derivations() -> dict[str, schema.ExperimentConfig]:
     if not config.train.mem_len or not config.model.attends_everywhere:
       continue
     for row in config.analysis.rows:
-      changes = dict(ablation.parse(config, row).changes)
+      changes = dict(ablation.parse(row, mem_len=config.train.mem_len).changes)
       add(f"row {row} of {name}", load.changed(config, changes), factor)
     without = load.changed(config, {"train.mem_len": 0})
-    twice = equal_memory.with_segment(without, 2 * without.train.segment_len)
+    twice = equal_memory.with_segment(
+      without.train, without.checkpoint, 2 * without.train.segment_len
+    )
     add(f"equal memory of {name}", load.changed(without, twice), factor)
   config = named("memory_suite:mqar")
   for text in config.analysis.variants:

@@ -65,7 +65,7 @@ def test_the_loss_of_all_positions_is_that_of_an_evaluation(data_dir, tmp_path):
   config = runs.write(data_dir, tmp_path, **RUN)
   model = evaluate.load(config, str(tmp_path))
   (card,) = evaluate.evaluate(model)
-  file = documents.open_split(config)
+  file = token_file.open_split(config.data.dataset_dir, config.eval.split)
   assert len(file.documents) > 2
   measured = documents.measure(model, config.eval.mem_len)
   (mem_len,) = config.eval.mem_len
@@ -115,7 +115,7 @@ def test_mechanisms_on_text_hand_on_equal_bytes():
     config = load.changed(config, dict(changes))
     config = load.replaced(config, {"model.vocab_size": 9})
     (mem_len,) = config.eval.mem_len
-    sizes[name] = costs.state_bytes(config, mem_len)
+    sizes[name] = costs.state_bytes(config.model, config.eval, mem_len)
   assert sizes.pop("none") < 10
   for name, size in sizes.items():
     assert size == pytest.approx(sizes["transformer_xl"], rel=0.01), name

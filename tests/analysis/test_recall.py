@@ -169,7 +169,7 @@ def test_the_farthest_token_that_matters_is_at_the_reach(
   values = {"train.mem_len": 1, "eval.segment_len": 5} | updates
   values |= {"eval.mem_len": (mem_len,)}
   config = load.from_config_dict(tiny.config_dict(**values))
-  assert recall.reach(config, mem_len) == expected
+  assert recall.reach(config.model, config.eval, mem_len) == expected
   if expected is None:
     return
   model = protocol.make_network(config.model, config.eval)

@@ -103,7 +103,8 @@ def read(folder, contexts, **updates):
   mesh = mesh_lib.make_mesh(config.mesh)
   params = tiny.params(config.model)
   subject = trained_model.TrainedModel(config, mesh, params, step=0)
-  return config, recl.measure(subject, contexts)
+  losses, _ = recl.measure(subject, contexts)
+  return config, losses
 
 
 def tokens_of(config):
@@ -219,10 +220,13 @@ def test_runs_of_a_group_have_different_names(tmp_path):
   config = load.replaced(config, of_all)
   read = [folder for folder, _ in group.configurations(config, folders[0])]
   assert [os.path.normpath(folder) for folder in read] == folders
-  names = group.names(config, folders[0])
+  names = group.names(config.analysis.group, folders[0])
   assert len({*names.values()}) == len(read) == 2
   config = load.replaced(config, {"analysis.group": (folders[0],)})
-  assert [*group.names(config, other).values()] == ["other", "base"]
+  assert [*group.names(config.analysis.group, other).values()] == [
+    "other",
+    "base",
+  ]
 
 
 def test_a_group_is_compared_and_drawn(folder):

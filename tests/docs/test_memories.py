@@ -135,5 +135,7 @@ def test_a_row_that_lacks_something_is_refused(change, problem):
 def test_rows_have_the_operations_that_a_study_counts_today(path):
   for values in memory_tables.read(path)["rows"]:
     row = memory_tables.row_of(values)
-    counted = costs.forward_flops_per_token(row.config, row.length)
+    counted = costs.forward_flops_per_token(
+      row.config.model, row.config.eval, row.length
+    )
     assert values["forward_flops_per_token"] == counted, row.name

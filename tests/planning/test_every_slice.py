@@ -126,7 +126,7 @@ def test_programs_can_be_traced(make_config, name, count):
   assert _shapes(tuple(after)) == _shapes(before)
   assert metrics.sums.nll.shape == (config.updates_per_call,)
   mesh, evaluation = (
-    trained_model.make_mesh(config, devices=devices),
+    trained_model.make_mesh(config.model, config.mesh, devices=devices),
     config.eval,
   )
   with jax.set_mesh(mesh):

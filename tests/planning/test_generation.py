@@ -19,7 +19,9 @@ def planned_bytes(num_slots):
     "generate.mem_len": 8,
   }
   config = load.from_config_dict(tiny.config_dict(**updates))
-  lowered = generation.lower(config, jax.devices()[0])
+  lowered = generation.lower(
+    config.model, config.eval, config.generate, jax.devices()[0]
+  )
   return plan.held_bytes(lowered.compile())
 
 

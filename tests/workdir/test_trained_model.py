@@ -119,7 +119,7 @@ def test_segments_that_training_did_not_have_are_warned_of(
   config = load.from_config_dict(tiny.config_dict(**values | fields))
   segment_len, mem_len = lengths
   trained_model.warn_of_untrained_segments(
-    config, segment_len=segment_len, mem_len=mem_len
+    config.model, config.train, segment_len=segment_len, mem_len=mem_len
   )
   assert len(caplog.messages) == bool(warning)
   assert warning in caplog.text

@@ -53,24 +53,29 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   Raises:
     UserError: a row's name is unknown, or a row cannot be trained.
   """
-  return comparison.run(config, workdir, _preset(config))
+  return comparison.run(
+    config, workdir, _preset(config.analysis, rows_of(config))
+  )
 
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError for a row that cannot be trained or measured."""
-  comparison.check(config, workdir, _preset(config))
+  preset = _preset(config.analysis, rows_of(config))
+  comparison.checked_plans(config, workdir, preset)
 
 
-def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
+def _preset(
+  analysis: schema.AnalysisConfig, rows: Sequence[variants.Variant]
+) -> comparison.Preset:
   """What is particular about the ablation."""
   return comparison.Preset(
     mode="ablation",
     is_timed=False,  # Models of the paper's size fit one at a time.
-    variants=rows_of(config),
+    variants=rows,
     lengths=attention_lengths,
     measure=measure,
     choose_length=compared_length,
-    about={"equal_memory": config.analysis.equal_memory},
+    about={"equal_memory": analysis.equal_memory},
     fields=fields,
     table=table,
     draw=draw,
@@ -89,10 +94,11 @@ def rows_of(config: schema.ExperimentConfig) -> list[variants.Variant]:
       "--mode=ablation needs rows to compare; set --config.analysis.rows, as "
       "in \"('recurrent-relative-all',)\"."
     )
-  rows = [parse(config, name) for name in config.analysis.rows]
+  mem_len = config.train.mem_len
+  rows = [parse(name, mem_len=mem_len) for name in config.analysis.rows]
   if not config.analysis.equal_memory:
     return rows
-  reference = parse(config, "recurrent-relative-all")
+  reference = parse("recurrent-relative-all", mem_len=mem_len)
   budget = costs.planned_bytes(variants.configure(config, reference.changes))
   logging.info(
     "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
@@ -107,8 +113,10 @@ def rows_of(config: schema.ExperimentConfig) -> list[variants.Variant]:
   return result
 
 
-def parse(config: schema.ExperimentConfig, name: str) -> variants.Variant:
+def parse(name: str, *, mem_len: int) -> variants.Variant:
   """The values of a row of a name such as "segment-shaw-recent_half".
+
+  The experiment trains with a memory of `mem_len` tokens.
 
   Raises:
     UserError: the name is unknown, or the experiment has no recurrence.
@@ -131,7 +139,7 @@ def parse(config: schema.ExperimentConfig, name: str) -> variants.Variant:
   }
   if recurrence == "segment":
     changes["train.mem_len"] = 0
-  elif not config.train.mem_len:
+  elif not mem_len:
     raise errors.UserError(
       f"analysis.rows has {name!r}, but the experiment has no recurrence with "
       "train.mem_len=0; set --config.train.mem_len."
@@ -142,18 +150,15 @@ def parse(config: schema.ExperimentConfig, name: str) -> variants.Variant:
   return variants.Variant(name, changes)
 
 
-def trained_length(config: schema.ExperimentConfig) -> int:
+def trained_length(train: schema.TrainConfig) -> int:
   """How many tokens a token attends to in training, itself included."""
-  train = config.train
   return train.context_len + train.segment_len + train.mem_len
 
 
-def compared_length(
-  config: schema.ExperimentConfig, losses: trials.Losses
-) -> int:
+def compared_length(train: schema.TrainConfig, losses: trials.Losses) -> int:
   """Rows are compared at the attention length of training."""
   del losses
-  return trained_length(config)
+  return trained_length(train)
 
 
 def attention_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:
@@ -162,11 +167,20 @@ def attention_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:
   Raises:
     UserError: the model cannot be evaluated at the length of training.
   """
-  trained = trained_length(config)
+  model = config.model
+  encoding = encodings.of(model)
+  trained = trained_length(config.train)
+  lengths = sorted({trained, *config.analysis.attention_lens})
+  if config.train.mem_len:
+    encoding.check_segment_len(model, config.train.segment_len)
+    return tuple(lengths)
+  split = config.eval.split
+  file = token_file.open_split(config.data.dataset_dir, split)
   result = []
-  for length in sorted({trained, *config.analysis.attention_lens}):
+  for length in lengths:
     try:
-      _check_length(config, length)
+      encoding.check_segment_len(model, length)
+      context_windows.check_length(file, length, split)
     except errors.UserError as error:
       if length == trained:
         raise
@@ -174,17 +188,6 @@ def attention_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:
       continue
     result.append(length)
   return tuple(result)
-
-
-def _check_length(config: schema.ExperimentConfig, length: int) -> None:
-  """Raises a UserError for an attention length that cannot be evaluated."""
-  encoding = encodings.of(config.model)
-  if config.train.mem_len:
-    encoding.check_segment_len(config.model, config.train.segment_len)
-  else:
-    encoding.check_segment_len(config.model, length)
-    file = token_file.open_split(config.data.dataset_dir, config.eval.split)
-    context_windows.check_length(file, length, config.eval.split)
 
 
 def measure(

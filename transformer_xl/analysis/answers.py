@@ -26,7 +26,10 @@ def measure(
   model: trained_model.TrainedModel, lengths: Sequence[int]
 ) -> trials.Measurement:
   """The mean loss of the answers, and how many are right, with each memory."""
-  file, answers = recall.open_answers(model.config)
+  config = model.config
+  file, answers = recall.open_answers(
+    config.data.dataset_dir, config.eval.split
+  )
   scale = recall.scale(file, answers)
   losses = {}
   bins = {}
@@ -94,11 +97,14 @@ def table(
 
 def cost_cells(row: comparison.Row, *, is_planned: bool) -> dict[str, str]:
   """The name of a row and its costs; those of a chip if they were planned."""
-  flops = costs.forward_flops_per_token(row.config, row.length)
+  model = row.config.model
+  evaluation = row.config.eval
+  flops = costs.forward_flops_per_token(model, evaluation, row.length)
+  num_bytes = costs.state_bytes(model, evaluation, row.length)
   cells = {
     "variant": row.name,
     "parameters": f"{row.num_parameters:,}",
-    "state, bytes": f"{costs.state_bytes(row.config, row.length):,}",
+    "state, bytes": f"{num_bytes:,}",
     "kFLOP a token": f"{flops / 1e3:.0f}",
     "µs a token: training / evaluation / generation": _times(
       row.seconds_per_token
@@ -138,7 +144,7 @@ def draw(
       label=row.name,
     )
     every = shares(row, scale)
-    size = costs.state_bytes(row.config, row.length)
+    size = costs.state_bytes(row.config.model, row.config.eval, row.length)
     percent = 100 * every.mean
     right.errorbar(
       [size],

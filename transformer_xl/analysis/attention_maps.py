@@ -18,6 +18,7 @@ Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -32,6 +33,7 @@ from transformer_xl.analysis import attention_plots
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
@@ -65,19 +67,25 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if the memory is empty, or the text is too short."""
   del workdir
   vocabulary = vocabulary_lib.load(config.data.dataset_dir)
-  mem_len, segment_len = _lengths(config)
-  _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
+  mem_len, segment_len = _lengths(config.eval)
+  _text(
+    config.analysis,
+    vocabulary,
+    config.data.dataset_dir,
+    config.eval.split,
+    at_least=mem_len + 2 * segment_len + 1,
+  )
 
 
-def _lengths(config: schema.ExperimentConfig) -> tuple[int, int]:
+def _lengths(evaluation: schema.EvalConfig) -> tuple[int, int]:
   """The lengths of memory and segment, M and T."""
-  mem_len = max(config.eval.mem_len)
+  mem_len = max(evaluation.mem_len)
   if not mem_len:
     raise errors.UserError(
       "there is no memory to pay attention to: eval.mem_len is 0; set "
       "--config.eval.mem_len to the memory of training."
     )
-  return mem_len, min(config.eval.segment_len, mem_len)
+  return mem_len, min(evaluation.segment_len, mem_len)
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
@@ -88,17 +96,43 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """
   config, vocabulary = run_vocabulary.load_for(config, workdir)
   config = load.replaced(config, {"data.targets": "all"})
-  mem_len, segment_len = _lengths(config)
-  text = _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
+  mem_len, segment_len = _lengths(config.eval)
+  text = _text(
+    config.analysis,
+    vocabulary,
+    config.data.dataset_dir,
+    config.eval.split,
+    at_least=mem_len + 2 * segment_len + 1,
+  )
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
     trained_model.require_numbers(
       model.params, f"checkpoint {model.step} of {workdir}"
     )
-    maps = _measure(model.params, text, config, mem_len, segment_len)
+    resets = streams.reset_rule(config.data, config.model)
+    segments = attention_use.segments(text, resets, segment_len)
+    net = protocol.make_network(config.model, config.eval, inspects=True)
+    maps = _measure(
+      net,
+      model.params,
+      text,
+      segments,
+      mem_len=mem_len,
+      segment_len=segment_len,
+    )
   chosen = widest(maps.by_distance)
-  result = _summary(maps, chosen, config, vocabulary)
-  result["checkpoint_step"] = model.step
+  given = config.analysis.text
+  result = {
+    "made_by": plotting.made_by(),
+    "dataset": "" if given else config.data.name,
+    "split": "" if given else config.eval.split,
+    "given_text": given,
+    **settings.of_data(
+      config.scoring, segment_len=segment_len, mem_len=mem_len
+    ),
+    **_summary(maps, chosen, vocabulary),
+    "checkpoint_step": model.step,
+  }
   layers, heads = zip(*chosen, strict=True)
   words = [vocabulary.symbol(int(token)) for token in maps.context]
   weights = maps.weights[layers, heads]
@@ -123,20 +157,22 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
 
 
 def _text(
-  config: schema.ExperimentConfig,
+  analysis: schema.AnalysisConfig,
   vocabulary: vocabulary_lib.Vocabulary,
+  dataset_dir: str,
+  split: str,
   *,
   at_least: int,
 ) -> token_file.TokenFile:
   """The given text, or the start of the split."""
-  if config.analysis.text:
+  if analysis.text:
     source = "analysis.text"
-    tokens = np.asarray(vocabulary.encode(config.analysis.text))
+    tokens = np.asarray(vocabulary.encode(analysis.text))
     file = token_file.TokenFile(tokens, np.zeros(1, int), "", {})
   else:
     source = "the text"
-    file = token_file.open_split(config.data.dataset_dir, config.eval.split)
-    tokens = file.tokens[: config.analysis.num_tokens + 1]
+    file = token_file.open_split(dataset_dir, split)
+    tokens = file.tokens[: analysis.num_tokens + 1]
     file = dataclasses.replace(file, tokens=tokens)
   if len(tokens) < at_least:
     raise errors.UserError(
@@ -148,18 +184,19 @@ def _text(
 
 
 def _measure(
+  model: network.Network,
   params: shapes.PyTree,
   file: token_file.TokenFile,
-  config: schema.ExperimentConfig,
+  segments: Iterable[segment_lib.Segment[np.ndarray]],
+  *,
   mem_len: int,
   segment_len: int,
 ) -> Maps:
   """Reads a text and measures whole segments behind its first `mem_len`."""
-  model = protocol.make_network(config.model, config.eval, inspects=True)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   score = jax.jit(functools.partial(model.apply, method="nll"))
   start_with = functools.partial(
-    network.empty_state, config.model, batch_size=1, step_len=segment_len
+    network.empty_state, model.config, batch_size=1, step_len=segment_len
   )
   memory = start_with(mem_len=mem_len)
   no_memory = start_with(mem_len=0)
@@ -176,8 +213,6 @@ def _measure(
 
   measured = []
   starts = range(0, len(file.tokens) - segment_len, segment_len)
-  resets = streams.reset_rule(config.data, config.model)
-  segments = attention_use.segments(file, resets, segment_len)
   for start, segment in zip(starts, segments, strict=False):  # Not the padded.
     found = read(params, memory, segment)
     memory = found.memory
@@ -239,27 +274,17 @@ def widest(profile: jt.Float[np.ndarray, "N H R"]) -> list[tuple[int, int]]:
 def _summary(
   maps: Maps,
   chosen: list[tuple[int, int]],
-  config: schema.ExperimentConfig,
   vocabulary: vocabulary_lib.Vocabulary,
 ) -> metrics_log.Json:
-  """The content of `attention.json`; `chosen` are layers and heads."""
+  """What `attention.json` has of the maps; `chosen` are layers and heads."""
   reach = mean_distance(maps.by_distance)
-  segment_len = maps.weights.shape[2]
   logging.info(
     "nll %.4f, %.4f without memory; attention to memory by layer: %s",
     maps.nll,
     maps.nll_without_memory,
     ", ".join(f"{share:.1%}" for share in maps.memory_mass),
   )
-  mem_len = len(maps.context) - segment_len
   return {
-    "made_by": plotting.made_by(),
-    "dataset": "" if config.analysis.text else config.data.name,
-    "split": "" if config.analysis.text else config.eval.split,
-    "given_text": config.analysis.text,
-    **settings.of_data(
-      config.scoring, segment_len=segment_len, mem_len=mem_len
-    ),
     "num_tokens": maps.num_tokens,
     "memory_share_by_layer": maps.memory_mass.tolist(),
     "nll": maps.nll,

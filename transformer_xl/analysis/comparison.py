@@ -1,11 +1,11 @@
 """One program for all comparisons of variants that are trained.
 
-`run` makes and checks all configurations (`check` does no more), trains each
-variant with each learning rate and seed and measures it (trials.py), chooses
-the learning rates, compares the rows, and writes them with a table and a
-picture. A preset says what is particular: the study of own variants (study.py),
-or the paper's ablation (ablation.py). Recall (recall.py) compares runs that
-exist, so it needs a measurement, a table and a picture only.
+`run` makes and checks all configurations (`checked_plans`), trains each variant
+with each learning rate and seed and measures it (trials.py), chooses the
+learning rates, compares the rows, and writes them with a table and a picture. A
+preset says what is particular: the study of own variants (study.py), or the
+paper's ablation (ablation.py). Recall (recall.py) compares runs that exist, so
+it needs a measurement, a table and a picture only.
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ class Preset(NamedTuple):
   # Measures a trained model at these lengths.
   measure: trials.Measure
   # The length at which a variant with these losses is compared.
-  choose_length: Callable[[schema.ExperimentConfig, trials.Losses], int]
+  choose_length: Callable[[schema.TrainConfig, trials.Losses], int]
   # Further fields of the JSON file, and of a row in it.
   about: metrics_log.Json
   fields: Callable[[Row], metrics_log.Json]
@@ -100,7 +100,7 @@ class Preset(NamedTuple):
   draw: Callable[[Sequence[Row]], figure_lib.Figure]
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
   """What is to be done for one variant.
 
   lengths: at which it is measured, by split.
@@ -135,7 +135,7 @@ def run(
   chip = None
   if topology is not None:
     chip = topology_lib.slice_devices(topology)[0]
-  plans = _checked_plans(config, workdir, preset)
+  plans = checked_plans(config, workdir, preset)
   logging.info(
     "Variants are compared on the %s split (analysis.split).",
     config.analysis.split,
@@ -190,20 +190,14 @@ def run(
   return result
 
 
-def check(
+def checked_plans(
   config: schema.ExperimentConfig, workdir: str, preset: Preset
-) -> None:
-  """Raises a UserError if `run` would raise one before the first update."""
-  _checked_plans(config, workdir, preset)
-
-
-def _checked_plans(
-  config: schema.ExperimentConfig, workdir: str, preset: Preset
-) -> list[_Plan]:
+) -> list[Plan]:
   """What is to be done for each variant.
 
   Raises:
-    UserError: a variant cannot be trained or measured.
+    UserError: a variant cannot be trained or measured, as far as that is known
+      before the first update.
   """
   names = [variant.name for variant in preset.variants]
   if len({*names}) < len(names):
@@ -222,12 +216,12 @@ def _checked_plans(
       )
     changed = variants.configure(config, variant.changes)
     by_rate = variants.trials(changed, variant.name, workdir)
-    plans.append(_Plan(variant, changed, by_rate, lengths={}))
+    plans.append(Plan(variant, changed, by_rate, lengths={}))
 
   # Configurations come first, so the plainest mistake is the one that is named.
   for plan in plans:
     variants.check(plan.config, mode=preset.mode)
-    for split in variants.measured_splits(plan.config):
+    for split in variants.measured_splits(plan.config.analysis):
       on_split = load.replaced(plan.config, {"eval.split": split})
       plan.lengths[split] = preset.lengths(on_split)
     for seeds in plan.trials_by_rate.values():
@@ -237,7 +231,7 @@ def _checked_plans(
   return plans
 
 
-def _measured_row(plan: _Plan, preset: Preset) -> Row:
+def _measured_row(plan: Plan, preset: Preset) -> Row:
   """Trains and measures a variant, with the learning rate that suits it."""
   rate = next(iter(plan.trials_by_rate))
   measured: list[trials.Measured] = []
@@ -257,7 +251,7 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row:
   config = plan.trials_by_rate[rate][0].config
   by_seed = _losses_by_seed(measured)
   means = _means(by_seed)
-  length = preset.choose_length(config, means)
+  length = preset.choose_length(config.train, means)
   per_update = segment_lengths.tokens_per_update(config.train)
   return Row(
     name=plan.variant.name,
@@ -282,12 +276,12 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row:
 
 
 def _tried_rate(
-  plan: _Plan, rate: float, measured: list[trials.Measured], preset: Preset
+  plan: Plan, rate: float, measured: list[trials.Measured], preset: Preset
 ) -> TriedRate:
   """The validation losses of one learning rate, which it logs."""
   if measured:
     by_seed = _losses_by_seed(measured)
-    length = preset.choose_length(plan.config, _means(by_seed))
+    length = preset.choose_length(plan.config.train, _means(by_seed))
     losses = by_seed[length]
   else:
     losses = [math.inf]  # One of the seeds diverged.
@@ -301,7 +295,7 @@ def _tried_rate(
   return tried
 
 
-def _best_rate(plan: _Plan, tried: Sequence[TriedRate]) -> float:
+def _best_rate(plan: Plan, tried: Sequence[TriedRate]) -> float:
   """The learning rate of the lowest validation loss.
 
   Raises:
@@ -317,7 +311,7 @@ def _best_rate(plan: _Plan, tried: Sequence[TriedRate]) -> float:
 
 
 def _measured_seeds(
-  plan: _Plan, rate: float, split: str, preset: Preset
+  plan: Plan, rate: float, split: str, preset: Preset
 ) -> list[trials.Measured]:
   """Trains and measures the seeds of one learning rate.
 

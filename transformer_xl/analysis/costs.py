@@ -68,17 +68,19 @@ def planned_bytes(config: schema.ExperimentConfig) -> int:
   return plan.held_bytes(plan.lower_updates(config, count=1).compile())
 
 
-def state_bytes(config: schema.ExperimentConfig, mem_len: int) -> int:
+def state_bytes(
+  model: schema.ModelConfig, evaluation: schema.EvalConfig, mem_len: int
+) -> int:
   """Bytes that a lane hands on from segment to segment, as in training.
 
   Scalars and validity flags count, too.
   """
   state = jax.eval_shape(
     lambda: network.empty_state(
-      config.model,
+      model,
       batch_size=1,
       mem_len=mem_len,
-      step_len=config.eval.read_len,
+      step_len=evaluation.read_len,
     )
   )
   return sum(
@@ -88,18 +90,18 @@ def state_bytes(config: schema.ExperimentConfig, mem_len: int) -> int:
 
 
 def forward_flops_per_token(
-  config: schema.ExperimentConfig, mem_len: int
+  model: schema.ModelConfig, evaluation: schema.EvalConfig, mem_len: int
 ) -> float:
   """Useful operations of one token's prediction; an update takes three times.
 
   A multiplication and an addition count as two.
   """
   return network.forward_flops_per_token(
-    config.model,
-    segment_len=config.eval.segment_len,
+    model,
+    segment_len=evaluation.segment_len,
     mem_len=mem_len,
-    context_len=config.eval.context_len,
-    same_length=config.eval.same_length,
+    context_len=evaluation.context_len,
+    same_length=evaluation.same_length,
   )
 
 
@@ -146,7 +148,9 @@ def planned_seconds(
   parts = {
     "training": lambda: plan.train_plan(changed, [device]),
     "evaluation": lambda: plan.eval_plan(changed, [device]),
-    "generation": lambda: plan.generation_plan(changed, device),
+    "generation": lambda: plan.generation_plan(
+      changed.model, changed.eval, changed.generate, device
+    ),
   }
   seconds = {}
   for part, make_plan in parts.items():
@@ -198,7 +202,7 @@ def _calls(timed: Timed) -> Sequence[_Call]:
   calls = (
     _training(timed.config),
     _evaluation(timed.config, timed.mem_len),
-    _generation(timed.config, timed.mem_len),
+    _generation(timed.config.model, timed.config.eval, timed.mem_len),
   )
   for call in calls:  # The first call is slower.
     jax.block_until_ready(call.run())
@@ -236,7 +240,7 @@ def _training(config: schema.ExperimentConfig) -> _Call:
 
 def _evaluation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
   """The segments of one call of evaluation."""
-  mesh = trained_model.make_mesh(config)
+  mesh = trained_model.make_mesh(config.model, config.mesh)
   with jax.set_mesh(mesh):
     scorer = evaluator.Evaluator(config.scoring, mesh, mem_len=mem_len)
     frozen = scorer.freeze(random_params(config.model))
@@ -255,16 +259,18 @@ def _evaluation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
   return _Call(run, evaluator.SEGMENTS_PER_CALL * per_segment)
 
 
-def _generation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
+def _generation(
+  model: schema.ModelConfig, evaluation: schema.EvalConfig, mem_len: int
+) -> _Call:
   """Single tokens of one lane, with the log-probabilities of the next ones."""
   reader = reader_lib.Reader(
-    config.model,
+    model,
     mem_len=mem_len,
-    segment_len=config.eval.segment_len,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
+    segment_len=evaluation.segment_len,
+    clamp_len=evaluation.clamp_len,
+    same_length=evaluation.same_length,
   )
-  frozen = jax.jit(reader.freeze)(random_params(config.model))
+  frozen = jax.jit(reader.freeze)(random_params(model))
   start = language_model.start(reader, frozen, 1)
   reader, frozen, state = reader.for_tokens(frozen, start)
   tokens = np.zeros((1, _GENERATED), np.int32)

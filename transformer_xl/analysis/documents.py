@@ -23,7 +23,6 @@ from transformer_xl.analysis import answers
 from transformer_xl.analysis import comparison
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import trials
-from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import per_token
@@ -56,11 +55,6 @@ class Scale(NamedTuple):
   bins: list[jt.Int[np.ndarray, "?"]]
   positions: list[list[int]]
   num_tokens: list[int]
-
-
-def open_split(config: schema.ExperimentConfig) -> token_file.TokenFile:
-  """The split that is evaluated."""
-  return token_file.open_split(config.data.dataset_dir, config.eval.split)
 
 
 def scale(file: token_file.TokenFile) -> Scale:
@@ -97,7 +91,9 @@ def measure(
   model: trained_model.TrainedModel, lengths: Sequence[int]
 ) -> trials.Measurement:
   """The mean loss of all tokens and of each bin, with each memory."""
-  bins = scale(open_split(model.config)).bins
+  config = model.config
+  file = token_file.open_split(config.data.dataset_dir, config.eval.split)
+  bins = scale(file).bins
   losses = {}
   by_bin = {}
   for length in lengths:

@@ -9,14 +9,14 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.training import loop
 
-# Fields that count updates. Zero means that something is off, and stays.
+# Fields of training that count updates. Zero means that something is off, and
+# stays.
 _COUNTS = (
-  "train.num_steps",
-  "train.decay_steps",
-  "train.asgd_start_step",
-  "train.log_every_steps",
-  "train.eval_every_steps",
-  "checkpoint.every_steps",
+  "num_steps",
+  "decay_steps",
+  "asgd_start_step",
+  "log_every_steps",
+  "eval_every_steps",
 )
 
 
@@ -33,13 +33,15 @@ def changes(
     config: of the experiment.
     budget: device memory that a step may take, in bytes.
   """
+  train = config.train
 
   def fits(segment_len: int) -> bool:
-    changed = load.changed(config, with_segment(config, segment_len))
+    longer = with_segment(train, config.checkpoint, segment_len)
+    changed = load.changed(config, longer)
     return costs.planned_bytes(changed) <= budget
 
-  longest = loop.open_stream(config).pairs // config.train.batch_size
-  fitting = config.train.segment_len
+  longest = loop.open_stream(config).pairs // train.batch_size
+  fitting = train.segment_len
   too_long = min(2 * fitting, longest + 1)
   while too_long <= longest and fits(too_long):
     fitting = too_long
@@ -51,23 +53,25 @@ def changes(
     else:
       too_long = middle
   logging.info("A segment of %d tokens takes equally much memory.", fitting)
-  return with_segment(config, fitting)
+  return with_segment(train, config.checkpoint, fitting)
 
 
 def with_segment(
-  config: schema.ExperimentConfig, segment_len: int
+  train: schema.TrainConfig,
+  checkpoint: schema.CheckpointConfig,
+  segment_len: int,
 ) -> dict[str, object]:
   """The values of another segment length, on as many tokens.
 
   A field that follows another one, such as `decay_steps`, is scaled like it.
   """
-  per_call = config.train.segments_per_call
-  share = config.train.segment_len / segment_len
+  per_call = train.segments_per_call
+  share = train.segment_len / segment_len
   values: dict[str, object] = {"train.segment_len": segment_len}
-  for path in _COUNTS:
-    group, _, name = path.partition(".")
-    count = getattr(getattr(config, group), name)
+  counts = {f"train.{name}": getattr(train, name) for name in _COUNTS}
+  counts["checkpoint.every_steps"] = checkpoint.every_steps
+  for path, count in counts.items():
     values[path] = math.ceil(count * share / per_call) * per_call
   # No call has to end with the warm-up.
-  values["train.warmup_steps"] = round(config.train.warmup_steps * share)
+  values["train.warmup_steps"] = round(train.warmup_steps * share)
   return values

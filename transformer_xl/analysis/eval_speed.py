@@ -62,7 +62,11 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   rows = []
   for length in config.analysis.speed_lens:
     text = np.resize(tokens, length + config.eval.segment_len * (REPEATS + 2))
-    methods = _methods(config, twin, text.astype(np.int32), length)
+    hidden = protocol.make_network_reader(config.model, config.eval, length)
+    keys = protocol.make_reader(config.model, config.eval, length)
+    methods = _methods(
+      hidden, keys, twin, text.astype(np.int32), config.eval.segment_len
+    )
     row = _row(length, _timed(methods))
     _log(row)
     rows.append(row)
@@ -103,26 +107,24 @@ class _Method(NamedTuple):
 
 
 def _methods(
-  config: schema.ExperimentConfig,
+  hidden: reader_lib.NetworkReader,
+  keys: reader_lib.Reader,
   twin: schema.ModelConfig,
   text: jt.Int[np.ndarray, "N"],
-  length: int,
+  segment_len: int,
 ) -> dict[str, _Method]:
   """The methods by name; `twin` is the vanilla model."""
-  params = costs.random_params(config.model)
-  segment_len = config.eval.segment_len
-  config = load.replaced(config, {"eval.batch_size": 1})
-
+  model = hidden.config
+  length = hidden.mem_len
+  params = costs.random_params(model)
   # Not compiled, since the identity would copy every array.
-  hidden = protocol.make_network_reader(config.model, config.eval, length)
   of_hidden = _segments(hidden, params, text, segment_len)
-  keys = protocol.make_reader(config.model, config.eval, length)
   frozen = jax.jit(keys.freeze)(params)
   of_keys = _segments(keys, frozen, text, segment_len)
   vanilla_params = costs.random_params(twin)
   return {
     "vanilla": _Method(_window(twin, vanilla_params, text, length), 1),
-    "recomputed": _Method(_window(config.model, params, text, length), 1),
+    "recomputed": _Method(_window(model, params, text, length), 1),
     "hidden": _Method(of_hidden, segment_len),
     "key_value": _Method(of_keys, segment_len),
   }

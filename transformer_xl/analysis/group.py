@@ -1,29 +1,16 @@
 """The runs that an analysis compares: its own and `config.analysis.group`."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
 from transformer_xl.workdir import run_history
-from transformer_xl.workdir import trained_model
 
 # How all are evaluated, as the first one is; each has its own lengths.
 _SHARED = ("split", "batch_size", "checkpoint", "parameters", "temperature")
-
-
-def subjects(
-  config: schema.ExperimentConfig, workdir: str
-) -> Iterator[tuple[str, trained_model.TrainedModel]]:
-  """Yields each run's workdir and model, on the first one's data and split.
-
-  Raises:
-    UserError: a run cannot be loaded.
-  """
-  for folder, each in configurations(config, workdir):
-    yield folder, evaluate.load(each, folder)
 
 
 def configurations(
@@ -31,11 +18,13 @@ def configurations(
 ) -> list[tuple[str, schema.ExperimentConfig]]:
   """Each run's workdir, and the configuration that it is evaluated with.
 
+  All read the data and the split of the first one.
+
   Raises:
     UserError: the configuration of a run is missing or damaged.
   """
   runs = [(workdir, config)]
-  for folder in _others(config, workdir):
+  for folder in _others(config.analysis.group, workdir):
     saved = load.from_config_dict(load.saved(folder))
     values = {f"eval.{name}": getattr(config.eval, name) for name in _SHARED}
     other = dataclasses.replace(
@@ -48,16 +37,16 @@ def configurations(
   return runs
 
 
-def _others(config: schema.ExperimentConfig, workdir: str) -> list[str]:
-  """The workdirs of the group, each once, and without the first run's."""
-  by_place = {storage.absolute(each): each for each in config.analysis.group}
+def _others(group: Sequence[str], workdir: str) -> list[str]:
+  """The workdirs of a group, each once, and without the first run's."""
+  by_place = {storage.absolute(each): each for each in group}
   by_place.pop(storage.absolute(workdir), None)
   return [*by_place.values()]
 
 
-def names(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
+def names(group: Sequence[str], workdir: str) -> dict[str, str]:
   """How the runs are called in tables and pictures, by their workdirs."""
-  return run_history.names([workdir, *_others(config, workdir)])
+  return run_history.names([workdir, *_others(group, workdir)])
 
 
 def checked(

@@ -49,27 +49,25 @@ class Guess(NamedTuple):
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if the split has no answers, or a run cannot read it."""
-  open_answers(config)
+  open_answers(config.data.dataset_dir, config.eval.split)
   for each in group.checked(config, workdir):
     evaluate.check(each, workdir)
 
 
 def open_answers(
-  config: schema.ExperimentConfig,
+  dataset_dir: str, split: str
 ) -> tuple[token_file.TokenFile, token_file.Answers]:
-  """The split that is evaluated, and the answers among its tokens.
+  """A split, and the answers among its tokens.
 
   Raises:
     UserError: there are none.
   """
-  directory = config.data.dataset_dir
-  split = config.eval.split
-  file = token_file.open_split(directory, split)
+  file = token_file.open_split(dataset_dir, split)
   if file.answers is None or not len(file.answers.positions):
     names = ", ".join(registry.tasks)
     raise errors.UserError(
       f"right answers are known for the tasks of data_prep ({names}), and "
-      f"{split} of {directory} has none; set --config.data.name, or prepare "
+      f"{split} of {dataset_dir} has none; set --config.data.name, or prepare "
       "the task again if an older version made it."
     )
   return file, file.answers
@@ -115,19 +113,21 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   Raises:
     UserError: the split has no answers.
   """
-  file, answers = open_answers(config)
+  split = config.eval.split
+  file, answers = open_answers(config.data.dataset_dir, split)
   distances = scale(file, answers)
   result: metrics_log.Json = {
     "made_by": plotting.made_by(),
     "dataset": config.data.name,
-    "split": config.eval.split,
+    "split": split,
     "chance": distances.chance,
     "distances": distances.distances,
     "num_answers": distances.num_answers,
     "curves": [],
   }
-  names = group.names(config, workdir)
-  for folder, model in group.subjects(config, workdir):
+  names = group.names(config.analysis.group, workdir)
+  for folder, each in group.configurations(config, workdir):
+    model = evaluate.load(each, folder)
     for mem_len in model.config.eval.mem_len:
       guesses = guess(model, mem_len, warmup_len=distances.distances[-1][1])
       curve = {
@@ -137,7 +137,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
         "num_parameters": network.num_parameters(model.params),
         "num_layers": model.config.model.num_layers,
         **settings_lib.of_evaluation(model.config.scoring, mem_len),
-        "reach": reach(model.config, mem_len),
+        "reach": reach(model.config.model, model.config.eval, mem_len),
         **right_answers(guesses, file, answers, distances.bins),
       }
       result["curves"].append(curve)
@@ -231,7 +231,9 @@ def answers_up_to(result: metrics_log.Json, curve: metrics_log.Json) -> int:
   return max((longest for (_, longest), _ in right), default=0)
 
 
-def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
+def reach(
+  model: schema.ModelConfig, evaluation: schema.EvalConfig, mem_len: int
+) -> int | None:
   """Tokens back to the farthest on which a query's guess can depend.
 
   The last query of a segment reaches through the memory of each layer, a
@@ -242,9 +244,8 @@ def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
   the state of a recurrent network, or none that a formula gives, as for slots
   in a window.
   """
-  model = config.model
   # The tokens that are read at once; without memory, the context is.
-  segment_len = config.eval.read_len
+  segment_len = evaluation.read_len
   lengths = []
   windows = []
   for layer in mixers.all_layers(model):
@@ -255,7 +256,7 @@ def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
     lengths.append(held)
     is_whole = model.same_length_window == "mem_len_plus_one"
     windows.append(held_len if is_whole else held_len - 1)
-  if visibility.has_window(mem_len, same_length=config.eval.same_length):
+  if visibility.has_window(mem_len, same_length=evaluation.same_length):
     has_slots = any(
       not layer.mixer.keys_are_tokens for layer in mixers.all_layers(model)
     )

@@ -28,6 +28,7 @@ from transformer_xl.analysis import plotting
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import nats
 from transformer_xl.model import network
@@ -80,14 +81,13 @@ def effective_length(
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if a run of the group cannot be measured."""
-  contexts = _contexts(config)
+  contexts = _contexts(config.analysis.contexts)
   for each in group.checked(config, workdir):
-    _check_text(each, contexts)
+    _text_and_lengths(each, contexts)
 
 
-def _contexts(config: schema.ExperimentConfig) -> list[int]:
-  """Lengths of context in tokens, at least two."""
-  numbers = config.analysis.contexts
+def _contexts(numbers: tuple[int, ...]) -> list[int]:
+  """The lengths of context of `analysis.contexts` in tokens, at least two."""
   if len(numbers) != 3:
     raise errors.UserError(
       "analysis.contexts must be three numbers, the shortest context, the "
@@ -105,19 +105,27 @@ def _contexts(config: schema.ExperimentConfig) -> list[int]:
   return contexts
 
 
-def _check_text(
+def _text_and_lengths(
   config: schema.ExperimentConfig, contexts: list[int]
-) -> token_file.TokenFile:
-  """The split that a model is measured on.
+) -> tuple[token_file.TokenFile, jt.Int[np.ndarray, "C"]]:
+  """The split that a model is measured on, and what it reads of it.
+
+  Returns:
+    The split, and how many tokens are read for each context. A model that
+    counts from the start of a segment was not trained on positions beyond what
+    it read at a time.
 
   Raises:
-    UserError: it is too short, or the model cannot read so many tokens.
+    UserError: the split is too short, or the model cannot read so many tokens.
   """
+  lengths = np.array(contexts)
+  encoding = table.of(config.model)
+  if encoding.counts_from_segment:
+    lengths = np.minimum(lengths, segment_lengths.longest_read(config.train))
+  encoding.check_segment_len(config.model, int(lengths.max()))
   longest = contexts[-1]
   count = config.analysis.num_tokens
   needed = 2 * longest + count
-  windows = _read_lengths(config, contexts)
-  table.of(config.model).check_segment_len(config.model, int(windows.max()))
   split = config.eval.split
   file = token_file.open_split(config.data.dataset_dir, split)
   if len(file.tokens) < needed:
@@ -125,7 +133,7 @@ def _check_text(
       f"analysis.num_tokens={count} with contexts up to {longest} needs "
       f"{needed} tokens and {split} has {len(file.tokens)}; lower one of them."
     )
-  return file
+  return file, lengths
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
@@ -138,21 +146,25 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     UserError: the contexts are too few, the split is too short, or a model
       cannot read so many tokens.
   """
-  contexts = _contexts(config)
+  contexts = _contexts(config.analysis.contexts)
   models = []
   found = []
-  names = group.names(config, workdir)
-  for folder, subject in group.subjects(config, workdir):
-    found.append(measure(subject, contexts))
-    means = found[-1].mean(axis=1)
+  names = group.names(config.analysis.group, workdir)
+  for folder, each in group.configurations(config, workdir):
+    subject = evaluate.load(each, folder)
+    nll, length = measure(subject, contexts)
+    found.append(nll)
+    means = nll.mean(axis=1)
     models.append(
       {
         "name": names[folder],
         "workdir": folder,
         "checkpoint_step": subject.step,
-        "settings": _settings(subject.config, contexts),
+        "settings": settings_lib.of_data(
+          subject.config.scoring, segment_len=length, mem_len=0
+        ),
         "num_parameters": network.num_parameters(subject.params),
-        "perplexity": [nats.perplexity(float(nll)) for nll in means],
+        "perplexity": [nats.perplexity(float(mean)) for mean in means],
       }
     )
   losses = np.stack(found).astype(np.float64)
@@ -205,18 +217,19 @@ def _entry(
 
 def measure(
   subject: trained_model.TrainedModel, contexts: list[int]
-) -> np.ndarray:
-  """Losses [C, T] of the tokens after the longest context, in nats.
+) -> tuple[jt.Float[np.ndarray, "C T"], int]:
+  """Losses of the tokens after the longest context, in nats.
+
+  Returns:
+    The losses, and the most tokens that the model has read for one of them.
 
   Raises:
     UserError: the split is too short, or the model cannot read so many tokens.
   """
-  config = subject.config
-  file = _check_text(config, contexts)
+  file, lengths = _text_and_lengths(subject.config, contexts)
   longest = contexts[-1]
-  count = config.analysis.num_tokens
-  read = _read_lengths(config, contexts)
-  wanted, columns = np.unique(read, return_inverse=True)
+  count = subject.config.analysis.num_tokens
+  wanted, columns = np.unique(lengths, return_inverse=True)
   with jax.set_mesh(subject.mesh):
     found = context_windows.losses(
       subject,
@@ -226,29 +239,8 @@ def measure(
       wanted=wanted - 1,
     )
   tokens = longest + np.arange(count)
-  return found[tokens - read[:, None], columns[:, None]]
-
-
-def _settings(
-  config: schema.ExperimentConfig, contexts: list[int]
-) -> metrics_log.Json:
-  """States how a model is read at the longest context."""
-  length = int(_read_lengths(config, contexts).max())
-  return settings_lib.of_data(config.scoring, segment_len=length, mem_len=0)
-
-
-def _read_lengths(
-  config: schema.ExperimentConfig, contexts: list[int]
-) -> jt.Int[np.ndarray, "C"]:
-  """How many tokens are read for each context.
-
-  A model that counts from the start of a segment was not trained on positions
-  beyond what it read at a time.
-  """
-  lengths = np.array(contexts)
-  if table.of(config.model).counts_from_segment:
-    lengths = np.minimum(lengths, segment_lengths.longest_read(config.train))
-  return lengths
+  losses = found[tokens - lengths[:, None], columns[:, None]]
+  return losses, int(lengths.max())
 
 
 @plotting.in_style

@@ -28,8 +28,8 @@ from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
-from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import settings
 from transformer_xl.model import nats
@@ -49,17 +49,21 @@ def run(
   Raises:
     UserError: a variant is not one, or its values are not allowed.
   """
-  return comparison.run(config, workdir, _preset(config), topology=topology)
+  preset = _preset(config.analysis, config.data)
+  return comparison.run(config, workdir, preset, topology=topology)
 
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError for a variant that cannot be trained or measured."""
-  comparison.check(config, workdir, _preset(config))
+  preset = _preset(config.analysis, config.data)
+  comparison.checked_plans(config, workdir, preset)
 
 
-def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
+def _preset(
+  analysis: schema.AnalysisConfig, data: schema.DataConfig
+) -> comparison.Preset:
   """What is particular about a study."""
-  if not config.analysis.variants:
+  if not analysis.variants:
     raise errors.UserError(
       "--mode=study needs variants to compare; set --config.analysis.variants, "
       "which is \"('unchanged:',)\" for the configuration as it is, or name a "
@@ -68,7 +72,7 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
   preset = comparison.Preset(
     mode="study",
     is_timed=True,
-    variants=[variants.parse(text) for text in config.analysis.variants],
+    variants=[variants.parse(text) for text in analysis.variants],
     lengths=memory_lengths,
     measure=measure,
     choose_length=lowest,
@@ -77,21 +81,20 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
     table=table,
     draw=draw,
   )
-  measured = load.replaced(config, {"eval.split": config.analysis.split})
-  if config.data.targets == "answers":
-    return _of_answers(preset, measured)
-  if config.data.reset_at_documents:
-    return _of_documents(preset, measured)
+  if data.targets == "answers":
+    return _of_answers(preset, data.dataset_dir, analysis.split)
+  if data.reset_at_documents:
+    return _of_documents(preset, data.dataset_dir, analysis.split)
   return preset
 
 
 def _of_answers(
-  preset: comparison.Preset, config: schema.ExperimentConfig
+  preset: comparison.Preset, dataset_dir: str, split: str
 ) -> comparison.Preset:
   """The study of a synthetic task, on the split that is evaluated."""
-  scale = recall.scale(*recall.open_answers(config))
+  scale = recall.scale(*recall.open_answers(dataset_dir, split))
   return preset._replace(
-    lengths=functools.partial(_lengths_on_one_text, config),
+    lengths=functools.partial(memory_lengths, of_text=dataset_dir),
     measure=answers.measure,
     about={
       "distances": scale.distances,
@@ -104,12 +107,12 @@ def _of_answers(
 
 
 def _of_documents(
-  preset: comparison.Preset, config: schema.ExperimentConfig
+  preset: comparison.Preset, dataset_dir: str, split: str
 ) -> comparison.Preset:
   """The study of text in documents, on the split that is evaluated."""
-  scale = documents.scale(documents.open_split(config))
+  scale = documents.scale(token_file.open_split(dataset_dir, split))
   return preset._replace(
-    lengths=functools.partial(_lengths_on_one_text, config),
+    lengths=functools.partial(memory_lengths, of_text=dataset_dir),
     measure=documents.measure,
     about={"positions": scale.positions, "num_tokens": scale.num_tokens},
     table=lambda rows: documents.table(rows, scale),
@@ -117,26 +120,25 @@ def _of_documents(
   )
 
 
-def _lengths_on_one_text(
-  config: schema.ExperimentConfig, variant: schema.ExperimentConfig
+def memory_lengths(
+  variant: schema.ExperimentConfig, *, of_text: str | None = None
 ) -> tuple[int, ...]:
-  """Those of a variant, whose bins have to be those of the study."""
-  if variant.data.dataset_dir != config.data.dataset_dir:
+  """Lengths of memory in tokens, at which a variant is measured.
+
+  Raises:
+    UserError: the model cannot be read, or the variant reads another text than
+      the study, which has bins of the dataset `of_text`.
+  """
+  dataset_dir = variant.data.dataset_dir
+  if of_text not in (None, dataset_dir):
     raise errors.UserError(
-      f"a variant reads {variant.data.dataset_dir} and the study "
-      f"{config.data.dataset_dir}, so their distances and positions are not "
-      "those of one text; leave data.name and data.dir out of "
-      "--config.analysis.variants."
+      f"a variant reads {dataset_dir} and the study {of_text}, so their "
+      "distances and positions are not those of one text; leave data.name and "
+      "data.dir out of --config.analysis.variants."
     )
-  return memory_lengths(variant)
-
-
-def memory_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:
-  """Lengths of memory in tokens; a UserError if the model cannot be read."""
-  encodings.of(config.model).check_segment_len(
-    config.model, config.eval.read_len
-  )
-  return config.eval.mem_len
+  encoding = encodings.of(variant.model)
+  encoding.check_segment_len(variant.model, variant.eval.read_len)
+  return variant.eval.mem_len
 
 
 def measure(
@@ -151,9 +153,9 @@ def measure(
   return trials.Measurement(losses, bins={})
 
 
-def lowest(config: schema.ExperimentConfig, losses: trials.Losses) -> int:
+def lowest(train: schema.TrainConfig, losses: trials.Losses) -> int:
   """The length of memory with the lowest loss."""
-  del config
+  del train
   return min(losses, key=lambda length: losses[length])
 
 
@@ -167,9 +169,9 @@ def fields(row: comparison.Row) -> dict[str, Any]:
   return {
     "mem_len": row.length,
     "nll_by_memory": row.nll_by_length,
-    "state_bytes": costs.state_bytes(config, row.length),
+    "state_bytes": costs.state_bytes(config.model, config.eval, row.length),
     "forward_flops_per_token": costs.forward_flops_per_token(
-      config, row.length
+      config.model, config.eval, row.length
     ),
     "config": dataclasses.asdict(config),
     "card": {

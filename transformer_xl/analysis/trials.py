@@ -110,13 +110,13 @@ def measure(
     {
       "eval": evaluation,
       "lengths": [*lengths],
-      "text": _sha256(config, split),
+      "text": _sha256(config.data.dataset_dir, split),
     }
   )
   if_diverged = _as_read(
     {
       "divergence": dataclasses.asdict(config.divergence),
-      "text": _sha256(config, "train"),
+      "text": _sha256(config.data.dataset_dir, "train"),
     }
   )
   kept = _read(trial.folder)
@@ -189,21 +189,22 @@ def _commit() -> str | None:
   return run_record.git_commit()
 
 
-def _sha256(config: schema.ExperimentConfig, split: str) -> str:
+def _sha256(dataset_dir: str, split: str) -> str:
   """Identifies the text of a split, which may be prepared again."""
-  meta = token_file.read_meta(config.data.dataset_dir)
+  meta = token_file.read_meta(dataset_dir)
   return meta["splits"][split]["sha256"]
 
 
 def _trained_with(config: schema.ExperimentConfig) -> metrics_log.Json:
   """The settings that a trial is trained with, by name."""
+  train_sha256 = _sha256(config.data.dataset_dir, "train")
   data = dataclasses.asdict(config.data)
   for place in ("dir", "prepare"):  # Not what the data are.
     del data[place]
   groups = {
     "model": dataclasses.asdict(config.model),
     "train": dataclasses.asdict(config.train),
-    "data": {**data, "train_sha256": _sha256(config, "train")},
+    "data": {**data, "train_sha256": train_sha256},
     "seed": config.seed,
   }
   named = traverse_util.flatten_dict(groups, sep=".")

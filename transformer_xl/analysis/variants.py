@@ -136,14 +136,14 @@ def trials(
   return result
 
 
-def measured_splits(config: schema.ExperimentConfig) -> list[str]:
+def measured_splits(analysis: schema.AnalysisConfig) -> list[str]:
   """The splits that a variant is measured on.
 
   The validation split is one of them if it chooses among learning rates.
   """
-  if len({*config.analysis.learning_rates}) > 1:
-    return ["valid", config.eval.split]
-  return [config.eval.split]
+  if len({*analysis.learning_rates}) > 1:
+    return ["valid", analysis.split]
+  return [analysis.split]
 
 
 def check(config: schema.ExperimentConfig, *, mode: str) -> None:
@@ -155,7 +155,7 @@ def check(config: schema.ExperimentConfig, *, mode: str) -> None:
   rules.check_command(config, mode)
   programs.make_mesh(config)
   loop.open_stream(config)
-  splits = measured_splits(config)
+  splits = measured_splits(config.analysis)
   if config.train.eval_every_steps:
     splits.append("valid")
   for split in splits:

@@ -28,7 +28,6 @@ from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import evaluator
-from transformer_xl.model import network
 from transformer_xl.text import decoding
 from transformer_xl.text import language_model
 from transformer_xl.training import programs
@@ -36,6 +35,7 @@ from transformer_xl.training import step
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
+from transformer_xl.workdir import trained_model
 
 REFERENCE = "reference.json"
 UPDATES = 20  # In two calls, between which a run can stop.
@@ -152,30 +152,48 @@ def train(
     losses = []
     for first in (0, UPDATES // 2):
       if first and workdir:
-        state, memory = save_and_restore(config, mesh, state, memory, workdir)
+        state, memory = save_and_restore(
+          os.path.join(workdir, _FOLDER),
+          config.checkpoint,
+          run_state.RunState(state, memory),
+          placed=programs.placed_state(config.recipe, mesh),
+        )
       segments = streams.device_segments(
         stream, first, UPDATES // 2, mesh_lib.segments(mesh)
       )
       state, memory, metrics = update(state, memory, segments)
       sums = jax.device_get(metrics.sums)
       losses.append(sums.nll / sums.num_tokens)
+    # With a longer memory than in training.
+    evaluated = evaluator.Evaluator(config.scoring, mesh, mem_len=_MEM_LEN)
+    # Instead of the split of a dataset on disk.
+    evaluated.stream = streams.EvalStream(
+      file,
+      num_lanes=config.eval.batch_size,
+      segment_len=config.eval.segment_len,
+      warmup_len=_MEM_LEN,
+      resets=streams.reset_rule(config.data, config.model),
+    )
+    score = evaluated(state.params)
+    trained = trained_model.TrainedModel(
+      config, mesh, state.params, step=UPDATES
+    )
     return Run(
       np.concatenate(losses),
-      np.array([evaluate(config, mesh, state, file)]),
-      generate(config, state),
+      np.array([score.nll / score.num_tokens]),
+      generate(trained),
       checksums.of({"state": state, "memory": memory}),
     )
 
 
 def save_and_restore(
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  state: run_state.TrainState,
-  memory: network.State,
-  workdir: str,
+  folder: str,
+  settings: schema.CheckpointConfig,
+  run: run_state.RunState,
+  *,
+  placed: step.Carry,
 ) -> step.Carry:
-  """Writes a checkpoint, and reads it into new arrays."""
-  folder = os.path.join(workdir, _FOLDER)
+  """Writes a checkpoint, and reads it into new arrays that are `placed`."""
 
   def remove() -> None:
     if jax.process_index() == 0:
@@ -183,10 +201,9 @@ def save_and_restore(
     multihost_utils.sync_global_devices("no checkpoint of the check is left")
 
   remove()
-  with checkpoint.Checkpoints(folder, config.checkpoint) as checkpoints:
-    checkpoints.save(run_state.RunState(state, memory))
+  with checkpoint.Checkpoints(folder, settings) as checkpoints:
+    checkpoints.save(run)
     checkpoints.wait()
-    placed = programs.placed_state(config.recipe, mesh)
     restored = checkpoints.restore_newest(*placed)
   assert restored is not None
   assert restored.memory is not None
@@ -194,44 +211,20 @@ def save_and_restore(
   return restored.state, restored.memory
 
 
-def evaluate(
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  state: run_state.TrainState,
-  file: token_file.TokenFile,
-) -> float:
-  """The mean loss of the text in nats; memory is longer than in training."""
-  made = evaluator.Evaluator(config.scoring, mesh, mem_len=_MEM_LEN)
-  # Instead of the split of a dataset on disk.
-  made.stream = streams.EvalStream(
-    file,
-    num_lanes=config.eval.batch_size,
-    segment_len=config.eval.segment_len,
-    warmup_len=_MEM_LEN,
-    resets=streams.reset_rule(config.data, config.model),
-  )
-  score = made(state.params)
-  return score.nll / score.num_tokens
-
-
-def generate(
-  config: schema.ExperimentConfig, state: run_state.TrainState
-) -> np.ndarray:
+def generate(trained: trained_model.TrainedModel) -> np.ndarray:
   """Tokens that are drawn after the start of the text."""
+  options = trained.config.generate
   model = language_model.make(
-    config,
-    state.params,
+    trained,
     vocabulary.ByteVocabulary(),
-    step=UPDATES,
-    mem_len=_MEM_LEN,
-    segment_len=config.generate.segment_len,
     source="check",
+    **language_model.lengths(options),
   )
   prompt = make_text()[:40].astype(model.vocabulary.dtype)
   parts = decoding.stream(
     model,
     decoding.empty_state(model).extended(prompt),
-    config=config.generate,
+    config=options,
     keys=decoding.sample_keys(0, 1),
   )
   *_, samples = parts

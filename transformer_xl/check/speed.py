@@ -40,6 +40,7 @@ from transformer_xl.text import decoding
 from transformer_xl.text import language_model
 from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import trained_model
 
 # Experiments, and the lanes of a device in training.
 _PUBLISHED = {
@@ -204,7 +205,7 @@ def time_update(case: str, config: schema.ExperimentConfig) -> Timing:
   mesh = programs.make_mesh(config)
   train = config.train
   stream = streams.TrainStream(
-    _text(config, train.batch_size * train.segment_len * 4),
+    _text(config.model, train.batch_size * train.segment_len * 4),
     num_lanes=train.batch_size,
     segment_len=train.segment_len,
     resets="never",
@@ -264,7 +265,7 @@ def time_segment(case: str, config: schema.ExperimentConfig) -> Timing:
   lanes = config.eval.batch_size
   mesh = mesh_lib.make_mesh(config.mesh)
   stream = streams.EvalStream(
-    _text(config, lanes * segment_len * 5),
+    _text(config.model, lanes * segment_len * 5),
     num_lanes=lanes,
     segment_len=segment_len,
     warmup_len=0,
@@ -272,7 +273,7 @@ def time_segment(case: str, config: schema.ExperimentConfig) -> Timing:
   )
   with jax.set_mesh(mesh):
     made = evaluator.Evaluator(config.scoring, mesh, mem_len=mem_len)
-    frozen = made.freeze(_parameters(config, mesh))
+    frozen = made.freeze(_parameters(config.model, mesh))
     state = made.start(frozen)
     segments = streams.device_segments(stream, 0, 4, mesh_lib.segments(mesh))
 
@@ -304,8 +305,7 @@ def time_token(case: str, config: schema.ExperimentConfig) -> Timing:
   """A token of one sample, on one device, as `--mode=generate` draws it."""
   mem_len = max(config.eval.mem_len)
   device = jax.local_devices()[0]
-  alone = schema.MeshConfig(data=1, fsdp=1, tensor=1)
-  mesh = mesh_lib.make_mesh(alone, devices=[device])
+  mesh = mesh_lib.of_one_device(device)
   symbols = tuple(map(str, range(config.model.vocab_size)))
   settings = load.replaced(
     config,
@@ -315,13 +315,12 @@ def time_token(case: str, config: schema.ExperimentConfig) -> Timing:
     },
   ).generate
   with jax.set_mesh(mesh):
+    params = _parameters(config.model, mesh)
     model = language_model.make(
-      config,
-      _parameters(config, mesh),
+      trained_model.TrainedModel(config, mesh, params, step=0),
       vocabulary.WordVocabulary(
         symbols, lower_case=False, end_of_line=None, unk="0"
       ),
-      step=0,
       mem_len=mem_len,
       segment_len=config.eval.segment_len,
       source="check",
@@ -360,13 +359,11 @@ def _prepared(
   return load.replaced(config, values)
 
 
-def _text(
-  config: schema.ExperimentConfig, num_tokens: int
-) -> token_file.TokenFile:
+def _text(model: schema.ModelConfig, num_tokens: int) -> token_file.TokenFile:
   """Random tokens, of which one in 50 is in a tail cluster, as in a text."""
   draw = np.random.default_rng(0)
-  size = config.model.vocab_size
-  first = min((*config.model.cutoffs, size))
+  size = model.vocab_size
+  first = min((*model.cutoffs, size))
   frequent = draw.integers(first, size=num_tokens)
   rare = draw.integers(size, size=num_tokens)
   tokens = np.where(draw.random(num_tokens) < 0.02, rare, frequent)
@@ -376,14 +373,14 @@ def _text(
 
 
 def _parameters(
-  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+  model: schema.ModelConfig, mesh: jax.sharding.Mesh
 ) -> shapes.PyTree:
   """New parameters on a mesh."""
-  params = network.abstract_params(config.model)
-  at = mesh_lib.parameters(mesh, params, network.splits(config.model))
+  params = network.abstract_params(model)
+  at = mesh_lib.parameters(mesh, params, network.splits(model))
 
   def draw() -> shapes.PyTree:
-    return network.init_params(config.model, jax.random.key(config.seed))
+    return network.init_params(model, jax.random.key(0))
 
   return jax.jit(draw, out_shardings=at)()
 

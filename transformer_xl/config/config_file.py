@@ -4,8 +4,10 @@ import ast
 import os
 import pathlib
 import traceback
+import types
 
 import ml_collections
+from ml_collections.config_flags import config_flags
 
 _ML_COLLECTIONS = os.path.dirname(ml_collections.__file__)
 
@@ -31,6 +33,33 @@ def raised_at(file: str, error: BaseException) -> str:
     if not path.startswith(_ML_COLLECTIONS)
   ]
   return f"{inside[-1].filename}, line {inside[-1].lineno}"
+
+
+def _origin(error: BaseException) -> tuple[BaseException, types.FrameType]:
+  """The error for which the others were raised, and the call that raised it."""
+  while error.__context__ is not None:
+    error = error.__context__
+  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+  return error, frame
+
+
+def refused_argument(error: BaseException) -> str:
+  """What Python says where `get_config` does not take what follows a colon.
+
+  "" if the error is another one.
+  """
+  origin, frame = _origin(error)
+  is_of_call = frame.f_code is config_flags.ConfigFileFlagParser.parse.__code__
+  return str(origin) if is_of_call and isinstance(origin, TypeError) else ""
+
+
+def missing_field(error: BaseException) -> str:
+  """The field that a statement names and no group has; "" for other errors."""
+  origin, frame = _origin(error)
+  is_of_group = frame.f_code.co_filename.startswith(_ML_COLLECTIONS)
+  if not (is_of_group and isinstance(origin, KeyError)):
+    return ""
+  return str(frame.f_locals.get("key", ""))  # What the group was asked for.
 
 
 def set_at(file: str, field: str) -> int | None:

@@ -1,6 +1,7 @@
 """The flag --config=NAME, with --config.FIELD=VALUE for single fields."""
 
 import contextlib
+import itertools
 import os
 import re
 
@@ -77,12 +78,12 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
       f"there is no flag --{error.flagname}; {hint}"
     ) from None
   except flags.IllegalFlagValueError as error:
-    _refuse_value(str(error))
-    mismatch = re.search(r"get_config\(\) (takes|missing).*", str(error))
-    if mismatch is not None:
+    _refuse_value(argv)
+    mismatch = config_file.refused_argument(error)
+    if mismatch:
       raise errors.UserError(
-        f"--config={name} does not suit its file ({mismatch[0]}); what follows "
-        "a colon is the argument of get_config."
+        f"--config={name} does not suit its file ({mismatch}); what follows a "
+        "colon is the argument of get_config."
       ) from None
     where = config_file.raised_at(file, error)
     if not where:
@@ -96,14 +97,11 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
       # A group that the file has replaced lacks what a flag would set.
       load.require_fields(_require_configuration(path))
     where = config_file.raised_at(file, error)
-    said: object = error
-    while isinstance(said, BaseException):  # An attribute's holds a key's.
-      said = said.args[0]
-    named = re.search(r"['\"](\w+)['\"]", str(said))
-    if not where or named is None or isinstance(error, ValueError):
+    field = config_file.missing_field(error)
+    if not where or not field:
       raise
     raise errors.UserError(
-      f"{where}: there is no field {named[1]}{suggestions.hint(named[1])}"
+      f"{where}: there is no field {field}{suggestions.hint(field)}"
     ) from error
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
@@ -179,17 +177,27 @@ def _is_of_run(folder: str) -> bool:
   return os.path.isfile(os.path.join(os.path.expanduser(folder), "config.json"))
 
 
-def _refuse_value(message: str) -> None:
-  """Raises a UserError if a message is about the value of a field.
+def _refuse_value(argv: list[str]) -> None:
+  """Raises a UserError for the first value that the parser of a field refuses.
 
   The parsers speak of Python's functions, such as `int()`.
   """
-  match = re.match(r"flag --(config\.([\w.]+))=(.*?): ", message, re.DOTALL)
-  if match is None or match[2] not in schema.all_fields():
-    return
-  field, name, value = match.groups()
-  what = load.words_of_type(schema.all_fields()[name].type)
-  raise errors.UserError(f"{field} must be {what}: it is {value!r}.") from None
+  fields = {f"config.{name}": one for name, one in schema.all_fields().items()}
+  for word, next_word in itertools.pairwise([*argv, ""]):
+    flag, equals, value = word.lstrip("-").partition("=")
+    if flag not in fields or flag not in flags.FLAGS:
+      continue
+    if not equals:
+      if flags.FLAGS[flag].boolean:
+        continue
+      value = next_word
+    try:
+      flags.FLAGS[flag].parser.parse(value)
+    except (TypeError, ValueError, OverflowError):
+      what = load.words_of_type(fields[flag].type)
+      raise errors.UserError(
+        f"{flag} must be {what}: it is {value!r}."
+      ) from None
 
 
 def forget_dependents(

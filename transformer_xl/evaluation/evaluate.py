@@ -65,7 +65,7 @@ def check_run(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if a finished run cannot be evaluated."""
   check(config, workdir)
   config = _with_vocabulary(config, workdir)
-  trained_model.make_mesh(config)
+  trained_model.make_mesh(config.model, config.mesh)
   trained_model.restore_params(
     workdir,
     which=config.eval.checkpoint,
@@ -152,7 +152,8 @@ def evaluate(
   evaluation = model.config.eval
   if not adapts:  # Otherwise it was said before.
     trained_model.warn_of_untrained_segments(
-      model.config,
+      model.config.model,
+      model.config.train,
       segment_len=evaluation.read_len,
       mem_len=max(evaluation.mem_len),
     )

@@ -120,9 +120,11 @@ def export(
       _write(folder, "evaluation_cards.jsonl", lines)
     text = model_card.render(
       os.path.basename(storage.absolute(target)),
-      config,
+      config.model,
       cards,
-      origin=model_card.origin(workdir, config, step=model.step),
+      origin=model_card.origin(
+        workdir, dataset=config.data.name, step=model.step
+      ),
       num_parameters=network.num_parameters(model.params),
       unit=vocabulary.unit,
     )

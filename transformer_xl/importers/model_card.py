@@ -70,12 +70,12 @@ def evaluations(
   ]
 
 
-def origin(workdir: str, config: schema.ExperimentConfig, *, step: int) -> str:
+def origin(workdir: str, *, dataset: str, step: int) -> str:
   """Where the parameters of a run's checkpoint are from."""
   imported = run_history.result(workdir, "import")
   if imported is not None:
     return f"imported from a checkpoint in {imported.get('format')}'s format"
-  text = f"after {step:,} updates on {config.data.name}"
+  text = f"after {step:,} updates on {dataset}"
   source = run_record.initialised_from(workdir)
   if source is not None:
     name = os.path.basename(str(source.get("workdir")))
@@ -85,7 +85,7 @@ def origin(workdir: str, config: schema.ExperimentConfig, *, step: int) -> str:
 
 def render(
   name: str,
-  config: schema.ExperimentConfig,
+  model: schema.ModelConfig,
   cards: list[cards_lib.Card],
   *,
   origin: str,
@@ -96,7 +96,6 @@ def render(
 
   `origin` says where the parameters are from.
   """
-  model = config.model
   metadata = huggingface_hub.ModelCardData(
     model_name=name,
     library_name=_LIBRARY,

@@ -82,14 +82,8 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
   def prepared(
     options: schema.GenerateConfig | evaluation_fields.ScoreConfig,
   ) -> language_model.LanguageModel:
-    return language_model.make(
-      config,
-      trained.params,
-      vocabulary,
-      step=trained.step,
-      source=workdir,
-      **language_model.lengths(options),
-    )
+    lengths = language_model.lengths(options)
+    return language_model.make(trained, vocabulary, source=workdir, **lengths)
 
   score_lanes = config.score.batch_size
   step_lanes = config.generate.num_samples

@@ -15,25 +15,26 @@ from transformer_xl.text import sampling
 
 
 def lower(
-  config: schema.ExperimentConfig, device: jax.Device
+  model: schema.ModelConfig,
+  evaluation: schema.EvalConfig,
+  generate: schema.GenerateConfig,
+  device: jax.Device,
 ) -> jax.stages.Lowered:
   """Lowers the loop of `--mode=generate`, for one device.
 
   The compiler does not know how many tokens the loop will draw, so its costs
   are those of one token of each sample.
   """
-  generate = config.generate
   settings = sampling.settings_of(generate)
   reader = reader_lib.Reader(
-    config.model,
+    model,
     mem_len=generate.mem_len,
     segment_len=generate.segment_len,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
+    clamp_len=evaluation.clamp_len,
+    same_length=evaluation.same_length,
     step_len=1,
   )
-  alone = schema.MeshConfig(data=1, fsdp=1, tensor=1)
-  mesh = mesh_lib.make_mesh(alone, devices=[device])
+  mesh = mesh_lib.of_one_device(device)
 
   def prepared(
     params: shapes.PyTree, keys: jax.Array
@@ -51,7 +52,7 @@ def lower(
   with jax.set_mesh(mesh):
     abstract = jax.eval_shape(
       prepared,
-      network.abstract_params(config.model),
+      network.abstract_params(model),
       jax.eval_shape(
         functools.partial(decoding.sample_keys, 0, generate.num_samples)
       ),

@@ -68,7 +68,9 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   result["eval"] = evaluation = eval_plan(config, devices)
   held = _bytes_while_evaluating(config, devices, evaluation)
   evaluation["hbm_bytes_while_evaluating"] = held
-  result["generate"] = generation_plan(config, devices[0])
+  result["generate"] = generation_plan(
+    config.model, config.eval, config.generate, devices[0]
+  )
   result["num_steps"] = config.train.num_steps
   result["hours"] = result["chip_hours"] = result["cost"] = None
   if chosen:  # Of the whole run, without collectives.
@@ -174,7 +176,8 @@ def eval_plan(
   """Plans evaluation with the longest memory, by default on its own mesh."""
   evaluation = config.eval
   mem_len = max(evaluation.mem_len)
-  mesh = mesh or trained_model.make_mesh(config, devices=devices)
+  if mesh is None:
+    mesh = trained_model.make_mesh(config.model, config.mesh, devices=devices)
   useful = network.forward_flops_per_token(
     config.model,
     segment_len=evaluation.segment_len,
@@ -215,22 +218,24 @@ def lower_evaluation(
 
 
 def generation_plan(
-  config: schema.ExperimentConfig, device: jax.Device
+  model: schema.ModelConfig,
+  evaluation: schema.EvalConfig,
+  generate: schema.GenerateConfig,
+  device: jax.Device,
 ) -> Plan:
   """Plans one token of each sample, on one device; times are per token."""
-  settings = config.generate
   useful = network.forward_flops_per_token(
-    config.model,
-    segment_len=settings.segment_len,
-    mem_len=settings.mem_len,
-    same_length=config.eval.same_length,
+    model,
+    segment_len=generate.segment_len,
+    mem_len=generate.mem_len,
+    same_length=evaluation.same_length,
     step_len=1,
   )
-  tokens = settings.num_samples
+  tokens = generate.num_samples
   with _announced("generation"):
-    lowered = generation.lower(config, device)
+    lowered = generation.lower(model, evaluation, generate, device)
     plan = _plan(lowered, [device], count=1, tokens=tokens, useful=useful)
-  return {**plan, "mem_len": settings.mem_len, "num_samples": tokens}
+  return {**plan, "mem_len": generate.mem_len, "num_samples": tokens}
 
 
 def _bytes_while_evaluating(

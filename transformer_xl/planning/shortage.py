@@ -1,5 +1,6 @@
 """Advice for a device that has run out of memory."""
 
+import contextlib
 import itertools
 
 import jax
@@ -44,23 +45,18 @@ def explain(
   )
   changes = [flags for flags, _ in itertools.islice(tries, _NUM_ALTERNATIVES)]
   changes = changes or ["a lower --config.train.mem_len"]
-  return (
-    f"{said}{_held(config)}. These need less, the smallest change first: "
-    f"{'; or '.join(changes)}. The same command with one of them resumes from "
-    "the last checkpoint."
-  )
-
-
-def _held(config: schema.ExperimentConfig) -> str:
-  """The memory of the compiled updates and of a device, where known."""
   if not config.model.vocab_size:
     meta = token_file.read_meta(config.data.dataset_dir)
     config = load.with_vocab_size(config, meta)
-  try:
-    count = config.updates_per_call
-    held = plan.held_bytes(plan.lower_updates(config, count=count).compile())
-  except jax.errors.JaxRuntimeError:
-    return ""
-  result = f"; an update holds {held / 2**30:.2f} GiB on each device"
-  limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-  return result + (f", which has {limit / 2**30:.2f} GiB" if limit else "")
+  held = ""
+  with contextlib.suppress(jax.errors.JaxRuntimeError):
+    lowered = plan.lower_updates(config, count=config.updates_per_call)
+    num_bytes = plan.held_bytes(lowered.compile())
+    held = f"; an update holds {num_bytes / 2**30:.2f} GiB on each device"
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    held += f", which has {limit / 2**30:.2f} GiB" if limit else ""
+  return (
+    f"{said}{held}. These need less, the smallest change first: "
+    f"{'; or '.join(changes)}. The same command with one of them resumes from "
+    "the last checkpoint."
+  )

@@ -55,19 +55,7 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   Raises:
     UserError: the data or the checkpoint are missing, or do not fit.
   """
-  what = "showing a text with its attention"
-  layer_rules.require_attention(config.model, what)
-  for name in sorted(config.model.mixers):
-    if not registry.mixers[name].keys_are_tokens:
-      raise errors.UserError(
-        f"{what} needs keys that are tokens, and model.layers has {name} "
-        "layers, whose keys are several tokens each."
-      )
-  if config.eval.context_len:
-    raise errors.UserError(
-      f"{what} reads segments without context, and eval.context_len is "
-      f"{config.eval.context_len}; set --config.eval.context_len=0."
-    )
+  _require_shown(config.model, context_len=config.eval.context_len)
   data_dir = config.data.dataset_dir
   split = config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
@@ -92,9 +80,27 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   bins = tuple(attention_lib.bins(num_keys - 1))
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
-    found = _read_text(
-      model, file, config, mem_len=mem_len, segment_len=segment_len, bins=bins
+    resets = streams.reset_rule(config.data, config.model)
+    segments = attention_use.segments(file, resets, segment_len)
+    memory = network.empty_state(
+      config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
     )
+    read_segment = jax.jit(
+      functools.partial(
+        _read_segment,
+        model=protocol.make_network(config.model, config.eval, inspects=True),
+        bins=bins,
+        num_alternatives=min(NUM_ALTERNATIVES, config.model.vocab_size),
+      ),
+      # The first process writes.
+      out_shardings=mesh_lib.replicated(model.mesh),
+    )
+    parts = []
+    for segment in segments:
+      memory, part = read_segment(model.params, memory, segment)
+      parts.append(jax.device_get(part))
+  count = len(tokens) - 1  # The last segment is padded.
+  found = jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
   if not np.isfinite(found.nll).all():
     raise errors.UserError(
       f"the model of checkpoint {model.step} has diverged, and its losses are "
@@ -119,38 +125,21 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   }
 
 
-def _read_text(
-  trained: trained_model.TrainedModel,
-  file: token_file.TokenFile,
-  config: schema.ExperimentConfig,
-  *,
-  mem_len: int,
-  segment_len: int,
-  bins: tuple[int, ...],
-) -> Segment:
-  """Reads a text [S + 1] and joins its segments to one, in which T is S."""
-  model = protocol.make_network(config.model, config.eval, inspects=True)
-  count = len(file.tokens) - 1
-  call = jax.jit(
-    functools.partial(
-      _read_segment,
-      model=model,
-      bins=bins,
-      num_alternatives=min(NUM_ALTERNATIVES, config.model.vocab_size),
-    ),
-    out_shardings=mesh_lib.replicated(
-      trained.mesh
-    ),  # The first process writes.
-  )
-  memory = network.empty_state(
-    config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
-  )
-  parts = []
-  resets = streams.reset_rule(config.data, config.model)
-  for segment in attention_use.segments(file, resets, segment_len):
-    memory, part = call(trained.params, memory, segment)
-    parts.append(jax.device_get(part))
-  return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
+def _require_shown(model: schema.ModelConfig, *, context_len: int) -> None:
+  """Raises a UserError for a model whose attention cannot be shown."""
+  what = "showing a text with its attention"
+  layer_rules.require_attention(model, what)
+  for name in sorted(model.mixers):
+    if not registry.mixers[name].keys_are_tokens:
+      raise errors.UserError(
+        f"{what} needs keys that are tokens, and model.layers has {name} "
+        "layers, whose keys are several tokens each."
+      )
+  if context_len:
+    raise errors.UserError(
+      f"{what} reads segments without context, and eval.context_len is "
+      f"{context_len}; set --config.eval.context_len=0."
+    )
 
 
 def _read_segment(

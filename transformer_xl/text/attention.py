@@ -17,8 +17,8 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
 from transformer_xl.processes import exchange
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
@@ -47,16 +47,14 @@ class Attention(NamedTuple):
 def read(
   model: language_model.LanguageModel,
   params: shapes.PyTree,
-  config: schema.ExperimentConfig,
   text: str,
   layers: Sequence[int],
 ) -> Attention:
   """Reads a text in segments, and returns where its tokens attend to.
 
   Args:
-    model: has the vocabulary and the lengths of memory and segments.
+    model: has the vocabulary, and the lengths of memory and segments.
     params: the parameters of the network.
-    config: of the run.
     text: of any length; the result grows with its square.
     layers: from 1, or from -1 for the last.
 
@@ -64,20 +62,25 @@ def read(
     UserError: there is no such layer, it does not attend, or the text is not
       in the vocabulary.
   """
-  chosen = _numbers(config.model, layers)
-  attending = attention_use.attending(config.model)
+  reader = model.reader
+  config = reader.config
+  chosen = _numbers(config, layers)
+  attending = attention_use.attending(config)
   places = tuple(attending.index(number) for number in chosen)
   ids = model.vocabulary.encode(text)
   length = len(ids)
-  segment_len = model.reader.segment_len
-  mem_len = model.reader.mem_len
+  segment_len = reader.segment_len
+  mem_len = reader.mem_len
   padded = inputs.whole_segments(ids, segment_len)
   memory = network.empty_state(
-    config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
+    config, batch_size=1, mem_len=mem_len, step_len=segment_len
   )
-  net = protocol.make_network(config.model, config.eval, inspects=True)
-  num_heads = config.model.num_heads
-  weights = np.zeros((len(chosen), num_heads, length, length), np.float32)
+  settings = mixer.Settings(
+    clamp_len=reader.clamp_len, same_length=reader.same_length, inspects=True
+  )
+  net = network.Network(config, settings)
+  shape = (len(chosen), config.num_heads, length, length)
+  weights = np.zeros(shape, np.float32)
   for start in range(0, length, segment_len):
     num_waiting = _num_waiting(memory)
     found, memory = _read_segment(

@@ -173,16 +173,14 @@ def loaded(
       numbers.
   """
   config, vocabulary = run_vocabulary.load_for(config, workdir)
-  model = trained_model.load(config, workdir)
-  with jax.set_mesh(model.mesh):
+  trained = trained_model.load(config, workdir)
+  with jax.set_mesh(trained.mesh):
     trained_model.require_numbers(
-      model.params, f"checkpoint {model.step} of {workdir}"
+      trained.params, f"checkpoint {trained.step} of {workdir}"
     )
     yield make(
-      config,
-      model.params,
+      trained,
       vocabulary,
-      step=model.step,
       mem_len=mem_len,
       segment_len=segment_len,
       source=workdir,
@@ -190,22 +188,21 @@ def loaded(
 
 
 def make(
-  config: schema.ExperimentConfig,
-  params: shapes.PyTree,
+  trained: trained_model.TrainedModel,
   vocabulary: vocabulary_lib.Vocabulary,
   *,
-  step: int,
   mem_len: int,
   segment_len: int,
   source: str,
 ) -> LanguageModel:
-  """Prepares the parameters of checkpoint `step` for reading text.
+  """Prepares the parameters of a checkpoint for reading text.
 
   The model remembers `mem_len` tokens, and reads at most `segment_len` in a
   call. Clamp length and attention window are those of `config.eval`.
   """
+  config = trained.config
   trained_model.warn_of_untrained_segments(
-    config, segment_len=segment_len, mem_len=mem_len
+    config.model, config.train, segment_len=segment_len, mem_len=mem_len
   )
   reader = reader_lib.Reader(
     config.model,
@@ -214,9 +211,14 @@ def make(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  frozen = reader.freeze(jax.tree.map(_on_device, params))
-  parameters = config.eval.parameters
-  return LanguageModel(vocabulary, reader, frozen, step, parameters, source)
+  return LanguageModel(
+    vocabulary,
+    reader,
+    frozen=reader.freeze(jax.tree.map(_on_device, trained.params)),
+    checkpoint_step=trained.step,
+    parameters=config.eval.parameters,
+    source=source,
+  )
 
 
 def _on_device(leaf: ArrayLike) -> jax.Array:

@@ -169,7 +169,8 @@ class Evaluation:
     validation = programs.validation_config(config)
     (mem_len,) = validation.eval.mem_len
     trained_model.warn_of_untrained_segments(
-      validation,
+      validation.model,
+      validation.train,
       segment_len=validation.eval.read_len,
       mem_len=mem_len,
     )

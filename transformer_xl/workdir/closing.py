@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Mapping
 
 import jax
 from absl import logging
@@ -44,11 +45,11 @@ def log_files(workdir: str, before: dict[str, int]) -> None:
     logging.info("Open %s in a browser.", page)
 
 
-def print_next(config: schema.ExperimentConfig, workdir: str) -> None:
+def print_next(commands: Mapping[str, str]) -> None:
   """Prints what to type after training; only in the first process."""
   if jax.process_index() == 0:
     print("\nNext:")
-    for purpose, command in commands(config, workdir).items():
+    for purpose, command in commands.items():
       print(f"  {purpose}:\n    {command}")
     print(flush=True)
 

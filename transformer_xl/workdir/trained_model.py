@@ -54,7 +54,7 @@ def load(
     UserError: there is no such checkpoint, it is damaged or of another model,
       or the mesh does not fit.
   """
-  mesh = make_mesh(config, devices=devices)
+  mesh = make_mesh(config.model, config.mesh, devices=devices)
   params = network.abstract_params(config.model)
   at = mesh_lib.parameters(mesh, params, network.splits(config.model))
   with jax.set_mesh(mesh):
@@ -69,7 +69,8 @@ def load(
 
 
 def make_mesh(
-  config: schema.ExperimentConfig,
+  model: schema.ModelConfig,
+  axes: schema.MeshConfig,
   *,
   devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Mesh:
@@ -80,13 +81,13 @@ def make_mesh(
   Raises:
     UserError: the axes that the configuration gives do not suit the devices.
   """
-  params = network.abstract_params(config.model)
+  params = network.abstract_params(model)
   demand = mesh_axes.Demand(
-    width=config.model.model_dim,
+    width=model.model_dim,
     state_bytes=4 * network.num_parameters(params),
     most_bytes=_MOST_BYTES,
   )
-  return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
+  return mesh_lib.make_mesh(axes, demand=demand, devices=devices)
 
 
 def load_on_one_device(
@@ -205,7 +206,11 @@ def restore_params(
 
 
 def warn_of_untrained_segments(
-  config: schema.ExperimentConfig, *, segment_len: int, mem_len: int
+  model: schema.ModelConfig,
+  train: schema.TrainConfig,
+  *,
+  segment_len: int,
+  mem_len: int,
 ) -> None:
   """Warns of reading a model in segments that training did not have.
 
@@ -213,9 +218,8 @@ def warn_of_untrained_segments(
   Those that count from the start of a segment do not. Mixers that write once a
   segment read best in segments of one length.
   """
-  encoding = config.model.encoding
-  trained_len = segment_lengths.longest_read(config.train)
-  for name in config.model.mixers:
+  trained_len = segment_lengths.longest_read(train)
+  for name in model.mixers:
     is_writer = registry.mixers[name].writes_segments
     if is_writer and mem_len and segment_len != trained_len:
       logging.warning(
@@ -234,7 +238,7 @@ def warn_of_untrained_segments(
         segment_len,
         segment_len,
       )
-  if not table.of(config.model).counts_from_segment:
+  if not table.of(model).counts_from_segment:
     return
   if segment_len > trained_len:
     logging.warning(
@@ -242,17 +246,17 @@ def warn_of_untrained_segments(
       "no trained positions beyond the %d of training; set a segment_len of %d "
       "or less.",
       segment_len,
-      encoding,
+      model.encoding,
       trained_len,
       trained_len,
     )
-  if mem_len and not config.train.mem_len:
+  if mem_len and not train.mem_len:
     logging.warning(
       "The model is read with a memory of %d tokens, but it was trained "
       "without one, and model.encoding=%s gives them positions of the segment; "
       "set mem_len=0.",
       mem_len,
-      encoding,
+      model.encoding,
     )
 
 
