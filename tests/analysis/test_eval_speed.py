@@ -12,7 +12,7 @@ from transformer_xl import errors
 from transformer_xl.analysis import eval_speed
 from transformer_xl.analysis import vanilla
 from transformer_xl.config import load
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import protocol
 
 
 def test_ratios_are_written_and_drawn(data_dir, tmp_path, caplog):
@@ -47,8 +47,8 @@ def test_memories_are_carried_and_give_the_same_losses():
   config = load.from_config_dict(tiny.config_dict(**{"eval.segment_len": 3}))
   text = np.random.default_rng(0).integers(23, size=40)
   twin = dataclasses.replace(config.model, **vanilla.changes(config.model))
-  hidden = evaluator.make_network_reader(config, 6)
-  keys = evaluator.make_reader(config, 6)
+  hidden = protocol.make_network_reader(config.model, config.eval, 6)
+  keys = protocol.make_reader(config.model, config.eval, 6)
   methods = eval_speed._methods(hidden, keys, twin, text, 3)
   losses = {
     name: [np.array(call(index)) for index in range(3)]
