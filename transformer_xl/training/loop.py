@@ -48,13 +48,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
   mesh = programs.make_mesh(config)
   logging.info("%s", programs.describe_mesh(config.train, mesh))
-  if config.updates_per_call < config.train.segments_per_call:
-    logging.info(
-      "Updates in a call: %d, not train.segments_per_call=%d, so that log "
-      "lines, validations and checkpoints come between calls.",
-      config.updates_per_call,
-      config.train.segments_per_call,
-    )
+  per_call = config.updates_per_call
+  _log_calls(per_call, wanted=config.train.segments_per_call)
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),
@@ -104,7 +99,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
         stop,
         goodput,
         rules,
-        updates_per_call=config.updates_per_call,
+        updates_per_call=per_call,
       )
       while True:
         guard = divergence.Guard(rules, run.metadata.guard)
@@ -124,6 +119,17 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       if stop.poll() or not is_done:
         _raise_stopped(stop, checkpoints, config.train)
     return last
+
+
+def _log_calls(per_call: int, *, wanted: int) -> None:
+  """Says how many updates a compiled call has, if that is not as wanted."""
+  if per_call < wanted:
+    logging.info(
+      "Updates in a call: %d, not train.segments_per_call=%d, so that log "
+      "lines, validations and checkpoints come between calls.",
+      per_call,
+      wanted,
+    )
 
 
 def _raise_stopped(
