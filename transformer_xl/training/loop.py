@@ -79,12 +79,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       last = config.train.num_steps
       goodput.started(step)
       if step >= last and not run.metadata.owes_evaluation:
-        logging.info(
-          "Training is finished: the run has %d steps and train.num_steps=%d. "
-          "To train on, set a higher --config.train.num_steps.",
-          step,
-          last,
-        )
+        _log_finished(step, last)
         if stop.poll():  # While the checkpoint was read.
           _raise_stopped(stop, checkpoints, config.train)
         return step
@@ -92,14 +87,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       run_record.record(config, workdir, step=step, initialised_from=source)
       run_record.keep_vocabulary(data_dir, workdir)
       partners = updates.Partners(
-        recipe,
-        mesh,
-        stream,
-        hooks,
-        stop,
-        goodput,
-        rules,
-        updates_per_call=per_call,
+        recipe, mesh, stream, hooks, stop, goodput, rules, per_call
       )
       while True:
         guard = divergence.Guard(rules, run.metadata.guard)
@@ -130,6 +118,16 @@ def _log_calls(per_call: int, *, wanted: int) -> None:
       per_call,
       wanted,
     )
+
+
+def _log_finished(step: int, last: int) -> None:
+  """Says why nothing is trained."""
+  logging.info(
+    "Training is finished: the run has %d steps and train.num_steps=%d. "
+    "To train on, set a higher --config.train.num_steps.",
+    step,
+    last,
+  )
 
 
 def _raise_stopped(

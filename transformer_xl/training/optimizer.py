@@ -85,7 +85,7 @@ def scale_by_rates(
   def update(
     updates: shapes.PyTree,
     state: optax.ScaleByScheduleState,
-    params: shapes.PyTree = None,
+    params: shapes.PyTree | None = None,
     *,
     rate_factor: float | jax.Array = 1.0,
     **unused: object,
