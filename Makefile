@@ -115,8 +115,8 @@ format: $(VENV)/installed ## Format the code
 # their own: these old releases need older packages than users have.
 parity: .venv-parity/installed ## The tests against PyTorch and HuggingFace
 	JAX_PLATFORMS=cpu .venv-parity/bin/python -m pytest -m "not faults" \
-	  tests/parity/test_huggingface.py tests/formats/test_torch_file.py \
-	  tests/importers/test_vocabulary.py
+	  tests/parity/test_huggingface.py tests/parity/test_relative_attention.py \
+	  tests/formats/test_torch_file.py tests/importers/test_vocabulary.py
 
 .venv-parity/installed: requirements.lock pyproject.toml setup.cfg
 	$(PYTHON) -m venv .venv-parity
