@@ -90,6 +90,26 @@ class Forgets(Average):
     return np.stack(outputs, axis=1), memory
 
 
+class StartsAfresh(Average):
+  """One without resets of its own: who calls it sets a state to zero."""
+
+  resets_at = "segments"
+
+  def step(self, params, inputs, memory, resets):
+    assert not resets[:, 1:].any()
+    return super().step(params, inputs, memory, resets)
+
+
+class Remembers(Average):
+  """What lanes remember cannot be told apart."""
+
+  resets_at = "nowhere"
+
+  def step(self, params, inputs, memory, resets):
+    assert not resets.any()
+    return super().step(params, inputs, memory, resets)
+
+
 class ForgetsAndDoesNotSaySo(Forgets):
   sure_reach = None
 
@@ -120,6 +140,31 @@ def test_vectors_of_another_library_are_checked(kind, wrong):
   reasons = [row.reason for row in rows if row.outcome == kit.NOT_APPLICABLE]
   assert "it was given with one length of memory" in reasons
   assert all(reasons)
+
+
+@pytest.mark.parametrize(
+  ("kind", "lanes"),
+  [(StartsAfresh, "passed"), (Remembers, "not applicable")],
+)
+def test_resets_are_tried_where_an_implementation_has_them(kind, lanes):
+  rows = {row.name: row for row in conformance.run(kind())}
+  assert failing(rows.values()) == []
+  assert rows[LANE.name].outcome == lanes
+  for check in (INSIDE, FORGOTTEN):
+    assert rows[check.name].outcome == kit.NOT_APPLICABLE
+  reason = rows[FORGOTTEN.name].reason
+  assert ("starts only where a segment" in reason) == (kind is StartsAfresh)
+
+
+def test_no_array_is_read_backwards():
+  """PyTorch takes none from NumPy."""
+
+  class Strict(Average):
+    def step(self, params, inputs, memory, resets):
+      assert min(inputs.strides) > 0
+      return super().step(params, inputs, memory, resets)
+
+  assert failing(conformance.run(Strict())) == []
 
 
 def test_a_row_names_the_place_and_the_difference():

@@ -112,6 +112,9 @@ class Facts:
     compresses: old states are remembered in fewer slots.
     writes: something is written once a segment.
     retrieves: from memory that no gradient reaches.
+    resets_at: where a document may start: at any of the "tokens"; where
+      "segments" start, so that only the first of `resets` is ever True; or
+      "nowhere", if one lane cannot forget while another remembers.
     reads_parts: a step may be a part of a segment, which has three tokens; the
       next step completes it.
     gradient: through memory: "stops", "flows", "none" to parameters, or
@@ -133,6 +136,7 @@ class Facts:
   compresses: bool = False
   writes: bool = False
   retrieves: bool = False
+  resets_at: str = "tokens"
   reads_parts: bool = False
   gradient: str = "unknown"
   sure_reach: int | None = None

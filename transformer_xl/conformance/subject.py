@@ -128,7 +128,9 @@ def read_on(
   begin = 0
   for length in cuts:
     part = slice(begin, begin + length)
-    outputs, memory = step(text[:, part], memory, resets[:, part])
+    # PyTorch takes no views that go backwards.
+    segment = np.ascontiguousarray(text[:, part])
+    outputs, memory = step(segment, memory, resets[:, part])
     parts.append(np.asarray(outputs))
     begin += length
   return np.concatenate(parts, axis=1), memory

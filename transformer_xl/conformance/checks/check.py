@@ -90,6 +90,18 @@ def tokens_in_window(subject: Subject) -> str:
   return ""
 
 
+def resets(subject: Subject) -> str:
+  if subject.facts.resets_at == "nowhere":
+    return "a lane cannot be reset while another remembers"
+  return ""
+
+
+def resets_inside(subject: Subject) -> str:
+  if subject.facts.resets_at == "segments":
+    return "a document starts only where a segment does"
+  return resets(subject)
+
+
 def parts(subject: Subject) -> str:
   if subject.facts.reads_parts:
     return ""
