@@ -221,6 +221,39 @@ def test_an_object_without_the_methods_is_a_mistake_of_the_user():
     conformance.run(Half())
 
 
+def test_a_class_is_tried_by_the_objects_that_it_builds():
+  class Windowed(Average):
+    def __init__(self, mem_len, same_length):
+      super().__init__(decay=0.9 if mem_len else 0.0)
+
+  rows = {row.name: row for row in conformance.run(Windowed)}
+  assert rows[lengths.memory_makes_a_difference.name].outcome == kit.PASSED
+  with pytest.raises(errors.UserError, match="Average takes no mem_len and"):
+    conformance.run(Average)
+
+
+@pytest.mark.parametrize("given", [None, False])
+def test_what_reads_tokens_gives_log_probabilities_unless_it_says_so(given):
+  """Also if it inherits what it says of itself."""
+
+  class Guesses(conformance.Facts):
+    vocab_size = 5
+    gives_log_probs = given
+
+    def init(self, seed):
+      return np.ones(1, np.float32)
+
+    def fresh(self, batch_size):
+      return np.zeros(batch_size, np.float32)
+
+    def step(self, params, inputs, memory, resets):
+      return np.full((*inputs.shape, 5), -np.log(5), np.float32), memory
+
+  rows = {row.name: row for row in conformance.run(Guesses())}
+  outcome = rows[outputs.probabilities_sum_to_one.name].outcome
+  assert outcome == (kit.PASSED if given is None else kit.NOT_APPLICABLE)
+
+
 def test_a_name_that_is_not_registered_is_a_mistake_of_the_user():
   with pytest.raises(errors.UserError, match="no mixer and no encoding 'dl'"):
     conformance.run("dl")

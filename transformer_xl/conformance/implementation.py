@@ -122,8 +122,8 @@ class Facts:
     sure_reach: how many tokens later a token still has to show in the outputs;
       None if it is for as long as memory reaches. One that forgets as it likes
       has 0.
-    gives_log_probs: outputs are log-probabilities; as a rule those of what
-      reads tokens are.
+    gives_log_probs: outputs are log-probabilities; None if they are where it
+      reads tokens.
     is_of_jax: a step is a function that JAX can trace; None to have it tried.
   """
 
@@ -140,7 +140,7 @@ class Facts:
   reads_parts: bool = False
   gradient: str = "unknown"
   sure_reach: int | None = None
-  gives_log_probs: bool = False
+  gives_log_probs: bool | None = None
   is_of_jax: bool | None = None
 
 
@@ -149,8 +149,6 @@ def facts(of: object) -> Facts:
   result = Facts()
   for name in Facts.__annotations__:
     setattr(result, name, getattr(of, name, getattr(Facts, name)))
-  # What reads tokens gives log-probabilities unless it says otherwise.
-  result.gives_log_probs = bool(
-    getattr(of, "gives_log_probs", result.vocab_size > 0)
-  )
+  if result.gives_log_probs is None:
+    result.gives_log_probs = result.vocab_size > 0
   return result

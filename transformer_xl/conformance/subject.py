@@ -1,6 +1,7 @@
 """An implementation under test: its text, and what it makes of it."""
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -30,8 +31,11 @@ class Subject:
   """
 
   def __init__(self, given: Build | Implementation):
-    self.has_lengths = not hasattr(given, "step")
-    if not self.has_lengths:
+    # A class is a function that builds its objects.
+    self.has_lengths = isinstance(given, type) or not hasattr(given, "step")
+    if self.has_lengths:
+      _check_takes_lengths(cast(Build, given))
+    else:
       missing = [name for name in ("init", "fresh") if not hasattr(given, name)]
       if missing:
         raise errors.UserError(
@@ -95,6 +99,19 @@ class Subject:
     else:
       result[:, where] = 0.5 - text[:, where]
     return result
+
+
+def _check_takes_lengths(build: Build) -> None:
+  """Raises a UserError unless a function takes the lengths of memory."""
+  try:
+    inspect.signature(build).bind(mem_len=LENGTH, same_length=False)
+  except TypeError as error:
+    name = getattr(build, "__name__", type(build).__name__)
+    raise errors.UserError(
+      f"{name} takes no mem_len and same_length; give an object with the "
+      "methods init, fresh and step, or a function of these lengths that "
+      "returns one"
+    ) from error
 
 
 def read(
