@@ -17,7 +17,7 @@ A function `build(mem_len=..., same_length=...)` that returns such an object is
 an implementation, too, and more can be checked of it. `mem_len` is how many
 positions before the segment a layer may attend to. With `same_length` all
 queries see equally many keys, either `mem_len` or one more; without memory it
-has no effect.
+has no effect. A function may take `mem_len` alone.
 """
 
 from collections.abc import Callable, Mapping

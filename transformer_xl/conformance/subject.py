@@ -27,14 +27,24 @@ class Subject:
 
   Attributes:
     has_lengths: it can be built with any length of memory.
+    has_same_length: it can be built so that all queries see equally many keys.
     facts: what it says of itself.
   """
 
   def __init__(self, given: Build | Implementation):
     # A class is a function that builds its objects.
     self.has_lengths = isinstance(given, type) or not hasattr(given, "step")
+    self.has_same_length = False
     if self.has_lengths:
-      _check_takes_lengths(cast(Build, given))
+      build = cast(Build, given)
+      self.has_same_length = _takes(build, mem_len=LENGTH, same_length=False)
+      if not (self.has_same_length or _takes(build, mem_len=LENGTH)):
+        name = getattr(given, "__name__", type(given).__name__)
+        raise errors.UserError(
+          f"{name} takes no mem_len; give an object with the methods init, "
+          "fresh and step, or a function build(mem_len=..., same_length=...) "
+          "that returns one"
+        )
     else:
       missing = [name for name in ("init", "fresh") if not hasattr(given, name)]
       if missing:
@@ -57,7 +67,8 @@ class Subject:
       given = self._given
       if self.has_lengths:
         build = cast(Build, given)
-        given = build(mem_len=mem_len, same_length=same_length)
+        options = {"same_length": same_length} if self.has_same_length else {}
+        given = build(mem_len=mem_len, **options)
       self._built[key] = cast(Complete, given)
     return self._built[key]
 
@@ -101,17 +112,13 @@ class Subject:
     return result
 
 
-def _check_takes_lengths(build: Build) -> None:
-  """Raises a UserError unless a function takes the lengths of memory."""
+def _takes(build: Build, **lengths: int) -> bool:
+  """Whether a function can be called with these lengths of memory."""
   try:
-    inspect.signature(build).bind(mem_len=LENGTH, same_length=False)
-  except TypeError as error:
-    name = getattr(build, "__name__", type(build).__name__)
-    raise errors.UserError(
-      f"{name} takes no mem_len and same_length; give an object with the "
-      "methods init, fresh and step, or a function of these lengths that "
-      "returns one"
-    ) from error
+    inspect.signature(build).bind(**lengths)
+  except TypeError:
+    return False
+  return True
 
 
 def read(

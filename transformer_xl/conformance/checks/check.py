@@ -54,6 +54,12 @@ def lengths(subject: Subject) -> str:
   return "it was given with one length of memory"
 
 
+def same_length(subject: Subject) -> str:
+  if subject.has_lengths and not subject.has_same_length:
+    return "it cannot limit all queries to equally many keys"
+  return lengths(subject)
+
+
 def masks_empty(subject: Subject) -> str:
   if subject.facts.masks_empty:
     return ""
