@@ -115,8 +115,8 @@ format: $(VENV)/installed ## Format the code
 # their own: these old releases need older packages than users have.
 parity: .venv-parity/installed ## The tests against PyTorch and HuggingFace
 	JAX_PLATFORMS=cpu .venv-parity/bin/python -m pytest -m "not faults" \
-	  tests/parity/test_huggingface.py tests/formats/test_torch_file.py \
-	  tests/importers/test_vocabulary.py
+	  tests/parity/test_huggingface.py tests/parity/test_relative_attention.py \
+	  tests/formats/test_torch_file.py tests/importers/test_vocabulary.py
 
 .venv-parity/installed: requirements.lock pyproject.toml setup.cfg
 	$(PYTHON) -m venv .venv-parity
@@ -190,6 +190,7 @@ site: .venv-site/installed $(BIN)/transformer-xl ## The documentation site, in b
 	.venv-site/bin/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env \
 	  --doctree-dir build/doctrees --conf-dir docs/site . build/site
 	.venv-site/bin/python docs/site/check_search.py build/site
+	.venv-site/bin/python docs/site/llms.py > build/site/llms.txt
 	@echo "The documentation is in build/site: open build/site/index.html."
 
 .venv-site/installed: docs/site/requirements.txt
@@ -225,7 +226,7 @@ mutants: $(VENV)/installed ## Small mistakes that the tests should see: MODULES,
 # Pins what pyproject.toml allows, for every supported Python at once.
 lock: ## Renew requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
-	  --extra test --extra tpu --extra cuda --extra gcs --extra wandb \
+	  --extra test --extra tpu --extra cuda --extra cuda13 --extra gcs --extra wandb \
 	  --extra stablehlo --extra tensorboard --extra lm-eval \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock

@@ -33,6 +33,7 @@ from transformer_xl.model import dropout
 from transformer_xl.model import layers
 from transformer_xl.model import layers_reader
 from transformer_xl.model import parameters
+from transformer_xl.model import relative_attention as attention_lib
 from transformer_xl.model import scores
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import encoding as encoding_lib
@@ -76,6 +77,9 @@ encoding = registry.encodings.register
 Encoding = encoding_lib.Encoding
 DistanceTerms = scores.DistanceTerms
 ScoreFactors = scores.ScoreFactors
+# Attention for a model of another library (docs/kernels.md).
+relative_attention = attention_lib.relative_attention
+AttentionDropout = dropout.AttentionDropout
 # Training.
 optimizer = registry.optimizers.register
 Optimizer = optimizer_lib.Optimizer

@@ -90,6 +90,26 @@ class Forgets(Average):
     return np.stack(outputs, axis=1), memory
 
 
+class StartsAfresh(Average):
+  """One without resets of its own: who calls it sets a state to zero."""
+
+  resets_at = "segments"
+
+  def step(self, params, inputs, memory, resets):
+    assert not resets[:, 1:].any()
+    return super().step(params, inputs, memory, resets)
+
+
+class Remembers(Average):
+  """What lanes remember cannot be told apart."""
+
+  resets_at = "nowhere"
+
+  def step(self, params, inputs, memory, resets):
+    assert not resets.any()
+    return super().step(params, inputs, memory, resets)
+
+
 class ForgetsAndDoesNotSaySo(Forgets):
   sure_reach = None
 
@@ -120,6 +140,31 @@ def test_vectors_of_another_library_are_checked(kind, wrong):
   reasons = [row.reason for row in rows if row.outcome == kit.NOT_APPLICABLE]
   assert "it was given with one length of memory" in reasons
   assert all(reasons)
+
+
+@pytest.mark.parametrize(
+  ("kind", "lanes"),
+  [(StartsAfresh, "passed"), (Remembers, "not applicable")],
+)
+def test_resets_are_tried_where_an_implementation_has_them(kind, lanes):
+  rows = {row.name: row for row in conformance.run(kind())}
+  assert failing(rows.values()) == []
+  assert rows[LANE.name].outcome == lanes
+  for check in (INSIDE, FORGOTTEN):
+    assert rows[check.name].outcome == kit.NOT_APPLICABLE
+  reason = rows[FORGOTTEN.name].reason
+  assert ("starts only where a segment" in reason) == (kind is StartsAfresh)
+
+
+def test_no_array_is_read_backwards():
+  """PyTorch takes none from NumPy."""
+
+  class Strict(Average):
+    def step(self, params, inputs, memory, resets):
+      assert min(inputs.strides) > 0
+      return super().step(params, inputs, memory, resets)
+
+  assert failing(conformance.run(Strict())) == []
 
 
 def test_a_row_names_the_place_and_the_difference():
@@ -174,6 +219,40 @@ def test_an_object_without_the_methods_is_a_mistake_of_the_user():
 
   with pytest.raises(errors.UserError, match="no init and no fresh"):
     conformance.run(Half())
+
+
+def test_a_class_is_tried_by_the_objects_that_it_builds():
+  class Windowed(Average):
+    def __init__(self, mem_len):
+      super().__init__(decay=0.9 if mem_len else 0.0)
+
+  rows = {row.name: row for row in conformance.run(Windowed)}
+  assert rows[lengths.memory_makes_a_difference.name].outcome == kit.PASSED
+  assert "equally many keys" in rows[SAME_LENGTH.name].reason
+  with pytest.raises(errors.UserError, match="Average takes no mem_len;"):
+    conformance.run(Average)
+
+
+@pytest.mark.parametrize("given", [None, False])
+def test_what_reads_tokens_gives_log_probabilities_unless_it_says_so(given):
+  """Also if it inherits what it says of itself."""
+
+  class Guesses(conformance.Facts):
+    vocab_size = 5
+    gives_log_probs = given
+
+    def init(self, seed):
+      return np.ones(1, np.float32)
+
+    def fresh(self, batch_size):
+      return np.zeros(batch_size, np.float32)
+
+    def step(self, params, inputs, memory, resets):
+      return np.full((*inputs.shape, 5), -np.log(5), np.float32), memory
+
+  rows = {row.name: row for row in conformance.run(Guesses())}
+  outcome = rows[outputs.probabilities_sum_to_one.name].outcome
+  assert outcome == (kit.PASSED if given is None else kit.NOT_APPLICABLE)
 
 
 def test_a_name_that_is_not_registered_is_a_mistake_of_the_user():

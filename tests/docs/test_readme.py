@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,6 +17,7 @@ from transformer_xl.workdir import trained_model
 RUN = (
   "README.md",
   "extend.md",
+  "kernels.md",
   "memory.md",
   "python.md",
   "today.md",
@@ -89,6 +91,37 @@ def test_the_page_on_models_of_today_reads_one(tmp_path, capsys):
   exec(example.replace(address, str(tmp_path)), {})
   loss, *_ = capsys.readouterr().out.split()
   assert float(loss) > 0
+
+
+def test_the_page_on_kernels_attends_within_an_episode():
+  """What is before a reset, in memory or in the segment, is not seen."""
+  (example,) = examples("docs/kernels.md")
+  names = {}
+  exec(example, names)
+  key = jax.random.key(0)
+  shapes = {
+    **dict.fromkeys(("query", "key", "value"), (6, 2, 4)),
+    **{"position_key": (8, 2, 4), "u": (2, 4), "v": (2, 4)},
+  }
+  params = {
+    name: jax.random.normal(jax.random.fold_in(key, index), shape)
+    for index, (name, shape) in enumerate(shapes.items())
+  }
+  hidden, other = jax.random.normal(key, (2, 3, 3, 6))
+  memory = jax.random.normal(key, (3, 5, 6))
+  resets = jnp.zeros((3, 3), bool).at[0, 1].set(True)
+  remembered = jnp.array([5, 5, 0])
+
+  def attend(hidden, memory):
+    return names["attend"](params, hidden, memory, remembered, resets)
+
+  values = attend(hidden, memory)
+  another_past = attend(hidden.at[:, 0].set(other[:, 0]), memory)
+  another_memory = attend(hidden, memory + 1)
+  assert jnp.array_equal(values[0, 1:], another_past[0, 1:])
+  assert not jnp.any(jnp.isclose(values[1, 1:], another_past[1, 1:]))
+  assert jnp.array_equal(values[2], another_memory[2])
+  assert not jnp.any(jnp.isclose(values[1], another_memory[1]))
 
 
 def test_other_pages_have_no_examples():

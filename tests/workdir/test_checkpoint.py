@@ -1,6 +1,7 @@
 """When checkpoints are saved, what is kept, what comes back."""
 
 import errno
+import importlib.util
 import json
 import pathlib
 import shutil
@@ -105,6 +106,21 @@ def states_of_other_mixers():
     lambda leaf: jnp.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape),
     state.layers,
   )
+
+
+@pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning")
+def test_the_newer_interface_of_orbax_loads_a_checkpoint(tmp_path):
+  """Every item by its name, without anything of this package."""
+  # Later releases have it without the folder of experiments.
+  name = "orbax.checkpoint.v1"
+  if importlib.util.find_spec(name) is None:
+    name = "orbax.checkpoint.experimental.v1"
+  v1 = importlib.import_module(name)
+  state = make_state(3)
+  save(tmp_path, [state])
+  folder = tmp_path / checkpoint_items.DIRECTORY / "3"
+  assert_same(v1.load(folder, checkpointable_name="params"), state.params)
+  assert {"params"} < {*v1.load_checkpointables(folder)}
 
 
 def test_states_of_unequal_layers_come_back(tmp_path):

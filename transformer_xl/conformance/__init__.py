@@ -13,7 +13,12 @@ import importlib
 from typing import Any
 
 # The modules below import one another through this one, so it imports none.
-_MODULES = {"Facts": "implementation", "Row": "kit", "run": "kit"}
+_MODULES = {
+  "Facts": "implementation",
+  "Row": "kit",
+  "run": "kit",
+  "show": "kit",
+}
 
 
 def __dir__() -> list[str]:

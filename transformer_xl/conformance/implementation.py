@@ -17,7 +17,7 @@ A function `build(mem_len=..., same_length=...)` that returns such an object is
 an implementation, too, and more can be checked of it. `mem_len` is how many
 positions before the segment a layer may attend to. With `same_length` all
 queries see equally many keys, either `mem_len` or one more; without memory it
-has no effect.
+has no effect. A function may take `mem_len` alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -112,6 +112,9 @@ class Facts:
     compresses: old states are remembered in fewer slots.
     writes: something is written once a segment.
     retrieves: from memory that no gradient reaches.
+    resets_at: where a document may start: at any of the "tokens"; where
+      "segments" start, so that only the first of `resets` is ever True; or
+      "nowhere", if one lane cannot forget while another remembers.
     reads_parts: a step may be a part of a segment, which has three tokens; the
       next step completes it.
     gradient: through memory: "stops", "flows", "none" to parameters, or
@@ -119,8 +122,8 @@ class Facts:
     sure_reach: how many tokens later a token still has to show in the outputs;
       None if it is for as long as memory reaches. One that forgets as it likes
       has 0.
-    gives_log_probs: outputs are log-probabilities; as a rule those of what
-      reads tokens are.
+    gives_log_probs: outputs are log-probabilities; None if they are where it
+      reads tokens.
     is_of_jax: a step is a function that JAX can trace; None to have it tried.
   """
 
@@ -133,10 +136,11 @@ class Facts:
   compresses: bool = False
   writes: bool = False
   retrieves: bool = False
+  resets_at: str = "tokens"
   reads_parts: bool = False
   gradient: str = "unknown"
   sure_reach: int | None = None
-  gives_log_probs: bool = False
+  gives_log_probs: bool | None = None
   is_of_jax: bool | None = None
 
 
@@ -145,8 +149,6 @@ def facts(of: object) -> Facts:
   result = Facts()
   for name in Facts.__annotations__:
     setattr(result, name, getattr(of, name, getattr(Facts, name)))
-  # What reads tokens gives log-probabilities unless it says otherwise.
-  result.gives_log_probs = bool(
-    getattr(of, "gives_log_probs", result.vocab_size > 0)
-  )
+  if result.gives_log_probs is None:
+    result.gives_log_probs = result.vocab_size > 0
   return result

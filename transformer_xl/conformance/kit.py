@@ -1,5 +1,6 @@
 """Applies every check to an implementation, and says what came out."""
 
+import importlib.metadata
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -82,6 +83,22 @@ def run(implementation: str | Build | Implementation) -> list[Row]:
     UserError: no mixer or encoding has the name, or methods are missing.
   """
   return list(rows(implementation))
+
+
+def show(
+  implementation: Build | Implementation, library: str, layer: str
+) -> list[Row]:
+  """Checks a layer of an installed library, and prints rows as they are made.
+
+  The first line names library, version and layer.
+  """
+  version = importlib.metadata.version(library)
+  print(f"{library} {version}: {layer}", flush=True)
+  result = []
+  for one in rows(implementation):
+    print(told(one), flush=True)
+    result.append(one)
+  return result
 
 
 def rows(implementation: str | Build | Implementation) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """An implementation under test: its text, and what it makes of it."""
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -26,12 +27,25 @@ class Subject:
 
   Attributes:
     has_lengths: it can be built with any length of memory.
+    has_same_length: it can be built so that all queries see equally many keys.
     facts: what it says of itself.
   """
 
   def __init__(self, given: Build | Implementation):
-    self.has_lengths = not hasattr(given, "step")
-    if not self.has_lengths:
+    # A class is a function that builds its objects.
+    self.has_lengths = isinstance(given, type) or not hasattr(given, "step")
+    self.has_same_length = False
+    if self.has_lengths:
+      build = cast(Build, given)
+      self.has_same_length = _takes(build, mem_len=LENGTH, same_length=False)
+      if not (self.has_same_length or _takes(build, mem_len=LENGTH)):
+        name = getattr(given, "__name__", type(given).__name__)
+        raise errors.UserError(
+          f"{name} takes no mem_len; give an object with the methods init, "
+          "fresh and step, or a function build(mem_len=..., same_length=...) "
+          "that returns one"
+        )
+    else:
       missing = [name for name in ("init", "fresh") if not hasattr(given, name)]
       if missing:
         raise errors.UserError(
@@ -53,7 +67,8 @@ class Subject:
       given = self._given
       if self.has_lengths:
         build = cast(Build, given)
-        given = build(mem_len=mem_len, same_length=same_length)
+        options = {"same_length": same_length} if self.has_same_length else {}
+        given = build(mem_len=mem_len, **options)
       self._built[key] = cast(Complete, given)
     return self._built[key]
 
@@ -97,6 +112,15 @@ class Subject:
     return result
 
 
+def _takes(build: Build, **lengths: int) -> bool:
+  """Whether a function can be called with these lengths of memory."""
+  try:
+    inspect.signature(build).bind(**lengths)
+  except TypeError:
+    return False
+  return True
+
+
 def read(
   one: Implementation,
   text: np.ndarray,
@@ -128,7 +152,9 @@ def read_on(
   begin = 0
   for length in cuts:
     part = slice(begin, begin + length)
-    outputs, memory = step(text[:, part], memory, resets[:, part])
+    # PyTorch takes no views that go backwards.
+    segment = np.ascontiguousarray(text[:, part])
+    outputs, memory = step(segment, memory, resets[:, part])
     parts.append(np.asarray(outputs))
     begin += length
   return np.concatenate(parts, axis=1), memory

@@ -54,6 +54,12 @@ def lengths(subject: Subject) -> str:
   return "it was given with one length of memory"
 
 
+def same_length(subject: Subject) -> str:
+  if subject.has_lengths and not subject.has_same_length:
+    return "it cannot limit all queries to equally many keys"
+  return lengths(subject)
+
+
 def masks_empty(subject: Subject) -> str:
   if subject.facts.masks_empty:
     return ""
@@ -88,6 +94,18 @@ def tokens_in_window(subject: Subject) -> str:
   if subject.facts.compresses:
     return "a slot is one position and several tokens"
   return ""
+
+
+def resets(subject: Subject) -> str:
+  if subject.facts.resets_at == "nowhere":
+    return "a lane cannot be reset while another remembers"
+  return ""
+
+
+def resets_inside(subject: Subject) -> str:
+  if subject.facts.resets_at == "segments":
+    return "a document starts only where a segment does"
+  return resets(subject)
 
 
 def parts(subject: Subject) -> str:

@@ -30,7 +30,7 @@ def parts_give_what_segments_give(subject: Subject) -> check.Findings:
     yield finding.close(read(one, text, cuts), whole, check.cut(cuts))
 
 
-@check.when(check.lengths, check.no_cuts)
+@check.when(check.same_length, check.no_cuts)
 def with_same_length_the_cuts_do_not_matter(subject: Subject) -> check.Findings:
   """Though memory is shorter than the text."""
   one = subject.at(WINDOW, same_length=True)
@@ -41,7 +41,7 @@ def with_same_length_the_cuts_do_not_matter(subject: Subject) -> check.Findings:
     yield finding.close(read(one, text, cuts), whole, check.cut(cuts))
 
 
-@check.when(check.lengths, check.attends, check.tokens_in_window)
+@check.when(check.same_length, check.attends, check.tokens_in_window)
 def same_length_limits_the_window(subject: Subject) -> check.Findings:
   """Two layers reach twice as far as one window, and no further."""
   one = subject.at(WINDOW, same_length=True)

@@ -47,7 +47,7 @@ def without_memory_a_segment_is_read(subject: Subject) -> check.Findings:
     )
 
 
-@check.when(check.lengths, check.attends)
+@check.when(check.same_length, check.attends)
 def without_memory_same_length_is_off(subject: Subject) -> check.Findings:
   """A token would see itself alone; it sees its segment."""
   text = subject.text()

@@ -14,7 +14,7 @@ from transformer_xl.conformance.subject import Subject
 from transformer_xl.conformance.subject import read
 
 
-@check.when()
+@check.when(check.resets)
 def a_reset_of_a_lane_is_a_fresh_start(subject: Subject) -> check.Findings:
   """The other lane keeps its memory; later segments forget as well."""
   one = subject.at(LENGTH)
@@ -53,7 +53,12 @@ def a_reset_of_a_lane_is_a_fresh_start(subject: Subject) -> check.Findings:
       )
 
 
-@check.when(check.masks_empty, check.no_cuts, check.equal_lengths)
+@check.when(
+  check.resets_inside,
+  check.masks_empty,
+  check.no_cuts,
+  check.equal_lengths,
+)
 def a_reset_inside_a_segment_is_a_fresh_start(
   subject: Subject,
 ) -> check.Findings:
@@ -76,7 +81,7 @@ def _rest_says_it(subject: Subject) -> str:
   return ""
 
 
-@check.when(check.masks_empty, _rest_says_it)
+@check.when(check.resets_inside, check.masks_empty, _rest_says_it)
 def a_reset_inside_a_segment_leaves_its_rest(
   subject: Subject,
 ) -> check.Findings:
@@ -111,7 +116,7 @@ def _reset_inside(subject: Subject, start: int, cuts: list[int]) -> Finding:
   )
 
 
-@check.when(check.masks_empty)
+@check.when(check.resets_inside, check.masks_empty)
 def forgotten_documents_never_come_back(subject: Subject) -> check.Findings:
   """However long the memory: four segments and four documents of it."""
   one = subject.at(LENGTH + 8)

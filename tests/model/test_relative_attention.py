@@ -1,0 +1,116 @@
+"""The attention that models of other libraries call."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.model.kernels import cases
+from transformer_xl import errors
+from transformer_xl import extend
+
+SIZES = (2, 17, 12, 2, 8)  # Lanes, queries, remembered, heads, head width.
+
+
+def _attend(form, dropout, *, content_bias, position_bias, **arrays):
+  return extend.relative_attention(
+    u=content_bias,
+    v=position_bias,
+    dropout=dropout,
+    implementation=form,
+    **arrays,
+  )
+
+
+def _values_and_gradients(form, arrays, dropout):
+  """Those of `extend.relative_attention`; reach has no gradient."""
+  differentiable = {name: arrays[name] for name in arrays if name != "reach"}
+  attend = functools.partial(_attend, form, dropout, reach=arrays["reach"])
+  values, pull = jax.vjp(lambda arrays: attend(**arrays), differentiable)
+  (gradients,) = pull(cases.output_weights(arrays))
+  return values, gradients
+
+
+@pytest.mark.parametrize("form", cases.FORMS)
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_values_and_gradients_are_those_of_the_equations(form, rate):
+  arrays = cases.arguments(*SIZES)
+  dropout = cases.dropout(arrays, rate) if rate else None
+  actual = _values_and_gradients(form, arrays, dropout)
+  expected = cases.defined_value_and_gradients(arrays, dropout)
+  cases.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("form", cases.FORMS)
+def test_a_query_without_reach_sees_itself_alone(form):
+  arrays = cases.arguments(*SIZES)
+  arrays["reach"] = jnp.full_like(arrays["reach"], -1)
+  values = jax.jit(functools.partial(_attend, form, None))(**arrays)
+  cases.assert_close(values, arrays["value"][:, SIZES[2] :])
+
+
+def test_bfloat16_stays_bfloat16():
+  arrays = cases.arguments(*SIZES, dtype=jnp.bfloat16)
+  values = _attend("auto", None, **arrays)
+  assert values.dtype == jnp.bfloat16
+  expected, _ = cases.defined_value_and_gradients(arrays)
+  cases.assert_close(values, expected, tolerance=0.03)
+
+
+WRONG = {
+  "a vector for queries": (
+    {"query": jnp.zeros(3)},
+    "query has the shape [3]",
+  ),
+  "more queries than keys": (
+    {"key": jnp.zeros((2, 16, 2, 8))},
+    "17 queries and 16 keys",
+  ),
+  "positions of fewer distances": (
+    {"position_key": jnp.zeros((28, 2, 8))},
+    "position_key has the shape [28, 2, 8]; beside a query of [2, 17, 2, 8] "
+    "and a key of [2, 29, 2, 8] it must be [29, 2, 8]",
+  ),
+  "another type of values": (
+    {"value": jnp.zeros((2, 29, 2, 8), jnp.bfloat16)},
+    "value is bfloat16; it must be float32, as query is",
+  ),
+  "half precision": (
+    {"query": jnp.zeros((2, 17, 2, 8), jnp.float16)},
+    "query is float16",
+  ),
+  "a reach of fractions": (
+    {"reach": jnp.zeros((2, 17))},
+    "reach is float32",
+  ),
+  "a rate of one": (
+    {
+      "dropout": extend.AttentionDropout(1.0, jnp.zeros((2, 2), jnp.int32)),
+    },
+    "it must be in [0, 1)",
+  ),
+  "one seed for all lanes": (
+    {"dropout": extend.AttentionDropout(0.1, jnp.zeros(2, jnp.int32))},
+    "int32[2]; they must be int32[2, 2]",
+  ),
+  "an implementation that is not there": (
+    {"implementation": "cuda"},
+    "'cuda'; it must be one of auto, xla, pallas",
+  ),
+}
+
+
+@pytest.mark.parametrize(("changed", "text"), WRONG.values(), ids=WRONG)
+def test_arguments_that_do_not_fit_end_in_one_line(changed, text):
+  arrays = cases.arguments(*SIZES)
+  given = {
+    **{name: arrays[name] for name in ("query", "key", "value", "reach")},
+    "position_key": arrays["position_key"],
+    "u": arrays["content_bias"],
+    "v": arrays["position_bias"],
+  }
+  with pytest.raises(errors.UserError) as caught:
+    extend.relative_attention(**given | changed)
+  assert text in str(caught.value)
+  assert "\n" not in str(caught.value)
