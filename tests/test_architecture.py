@@ -34,7 +34,7 @@ GROUND_FLOOR = (
   ),
   *("mesh_axes", "processes", "shapes", "signals", "storage"),
 )
-OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
+OUTSIDE = ("data_prep", "experiments", "benchmarks", "examples", "tests")
 # The registry lists datasets and tasks by name, beside the parts of the model,
 # and imports what is asked for. `main` prepares data and reads experiments;
 # `--published` of the importers compares a checkpoint with the experiment of
@@ -54,7 +54,7 @@ NOT_FOR_TRAINING = (
 )
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
-  *("benchmarks", "data_prep", "deploy", "docs", "experiments"),
+  *("benchmarks", "data_prep", "deploy", "docs", "examples", "experiments"),
   *("faults", "fuzz", "mutants", "parity"),
 )
 
