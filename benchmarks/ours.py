@@ -173,15 +173,13 @@ class _Generation:
       num_samples=work.batch_size,
     )
     decode = jax.jit(
-      functools.partial(
-        sampling.decode, reader=reader, settings=settings, stop=()
-      ),
-      donate_argnums=2,
+      functools.partial(sampling.decode, reader=reader, settings=settings),
+      donate_argnums=1,
     )
     keys = jax.random.split(jax.random.key(0), work.batch_size)
-    self._fixed = frozen, reader.head(frozen)
+    self._weights = sampling.Weights(frozen, reader.head(frozen))
     self._rest = keys, np.int32(count)
-    compiled = _Compiled(decode, *self._fixed, self._drawing, *self._rest)
+    compiled = _Compiled(decode, self._weights, self._drawing, *self._rest)
     self._decode = compiled.call
     self.compile_seconds = compiled.seconds
     self.peak_bytes = compiled.peak_bytes
@@ -189,7 +187,7 @@ class _Generation:
 
   def __call__(self) -> float:
     self._drawing, tokens = self._decode(
-      *self._fixed, self._drawing, *self._rest
+      self._weights, self._drawing, *self._rest
     )
     jax.block_until_ready(tokens)
     return 0.0

@@ -438,7 +438,7 @@ def load(
       f"{address} is no run: it has one set of parameters; leave out "
       "checkpoint and parameters."
     )
-  found = import_run.read(format_name="huggingface", source=folder)
+  found = import_run.read(import_run.Request("huggingface", folder))
   with arguments.in_words_of_python(values):
     config = load_lib.changed(found.config, values)
   vocabulary = imported_vocabulary.read(

@@ -25,9 +25,8 @@ def parameters(workdir):
 
 
 def make(source, workdir):
-  return import_run.make(
-    format_name="tensorflow", source=str(source), workdir=str(workdir)
-  )
+  request = import_run.Request("tensorflow", str(source))
+  return import_run.make(request, str(workdir))
 
 
 @pytest.mark.rest
@@ -59,13 +58,14 @@ def test_an_import_from_a_bucket_into_a_bucket_is_that_of_a_folder(
 
 def test_the_start_of_file_names_is_a_source(bucket, tmp_path):
   emulator.upload(stored_files.tensorflow("wt103"), f"{bucket}/source")
-  found = import_run.read(
-    format_name="tensorflow",
-    source=f"{bucket}/source/model.ckpt-{stored_files.STEP}",
+  request = import_run.Request(
+    "tensorflow",
+    f"{bucket}/source/model.ckpt-{stored_files.STEP}",
     vocabulary=f"{bucket}/source/cache.pkl",
   )
+  found = import_run.read(request)
   expected = import_run.read(
-    format_name="tensorflow", source=str(stored_files.tensorflow("wt103"))
+    import_run.Request("tensorflow", str(stored_files.tensorflow("wt103")))
   )
   jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
 
@@ -73,9 +73,7 @@ def test_the_start_of_file_names_is_a_source(bucket, tmp_path):
 def test_a_refused_import_names_the_bucket_and_writes_nothing(bucket):
   with pytest.raises(errors.UserError, match=f"^{bucket}/none/config.json is"):
     import_run.make(
-      format_name="huggingface",
-      source=f"{bucket}/none",
-      workdir=f"{bucket}/run",
+      import_run.Request("huggingface", f"{bucket}/none"), f"{bucket}/run"
     )
   assert storage.names(f"{bucket}/run") == []
 

@@ -221,9 +221,8 @@ def test_the_rules_of_huggingface_would_score_otherwise(tmp_path):
 
 def test_an_exported_folder_is_imported_with_any_vocabulary(tmp_path):
   _, folder = exported(tmp_path, kind="subword")
-  report = import_run.make(
-    format_name="huggingface", source=str(folder), workdir=str(tmp_path / "new")
-  )
+  request = import_run.Request("huggingface", str(folder))
+  report = import_run.make(request, str(tmp_path / "new"))
   assert report["vocabulary"]["unit"] == "subword"
   assert (tmp_path / "new/vocabulary/meta.json").exists()
   reader = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -286,7 +285,7 @@ def test_the_card_says_where_the_parameters_are_from(tmp_path):
   tuned = readme(tmp_path / "tuned")
   assert "after 7 updates on tiny from step 3 of base:" in tuned
   new = str(tmp_path / "new")
-  import_run.make(format_name="huggingface", source=str(folder), workdir=new)
+  import_run.make(import_run.Request("huggingface", str(folder)), new)
   assert load.saved(new).data.name == "imported"
   export_run.export(new, str(tmp_path / "again"))
   again = readme(tmp_path / "again")

@@ -75,9 +75,8 @@ def folder(tmp_path_factory):
   assert loop.train(config, str(folder / "source"))
   export_run.export(str(folder / "source"), str(folder / "huggingface"))
   import_run.make(
-    format_name="huggingface",
-    source=str(folder / "huggingface"),
-    workdir=str(folder / "imported"),
+    import_run.Request("huggingface", str(folder / "huggingface")),
+    str(folder / "imported"),
   )
   kept = {"vocabulary_file": str(folder / "imported")}
   swapped = sentences(900, seed=1, swapped=[(3, 7), (5, 20)])

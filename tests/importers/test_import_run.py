@@ -41,12 +41,8 @@ def load(workdir):
 
 def make(workdir, source, format_name="tensorflow", **options):
   """Imports a source, and loads the run."""
-  made = import_run.make(
-    format_name=format_name,
-    source=str(source),
-    workdir=str(workdir),
-    **options,
-  )
+  request = import_run.Request(format_name, str(source), **options)
+  made = import_run.make(request, str(workdir))
   return made, *load(workdir)
 
 

@@ -196,6 +196,6 @@ def refuse(folder, message, **options):
   """Asserts that the import fails with one line and writes nothing."""
   before = sorted(os.listdir(folder))
   with pytest.raises(errors.UserError, match=message) as caught:
-    import_run.make(workdir=str(folder / "run"), **options)
+    import_run.make(import_run.Request(**options), str(folder / "run"))
   assert "\n" not in str(caught.value)
   assert sorted(os.listdir(folder)) == before

@@ -91,9 +91,7 @@ def test_all_that_reads_or_makes_runs_takes_any_name(tmp_path, data_dir, name):
     format="transformers",
   )
   import_run.make(
-    format_name="huggingface",
-    source=str(root / f"1{name}"),
-    workdir=str(root / name),
+    import_run.Request("huggingface", str(root / f"1{name}")), str(root / name)
   )
   scores = [
     transformer_xl.load(str(root / folder)).score(["abc def"])[0].nll

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -352,7 +352,7 @@ def _means(by_seed: Mapping[int, Sequence[float]]) -> trials.Losses:
 def rows_of_first_variant(rows: Sequence[Row]) -> list[Row]:
   """Rows that differ from the first one in `train.num_steps` at most."""
 
-  def other_changes(row: Row) -> dict[str, Any]:
+  def other_changes(row: Row) -> dict[str, object]:
     changes = {**row.changes}
     changes.pop("train.num_steps", None)
     return changes

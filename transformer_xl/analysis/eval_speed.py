@@ -17,7 +17,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -180,7 +180,7 @@ def _timed(methods: dict[str, _Method]) -> dict[str, float]:
   return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def _row(length: int, seconds: dict[str, float]) -> dict[str, Any]:
+def _row(length: int, seconds: dict[str, float]) -> metrics_log.Json:
   def times_faster(base: str) -> dict[str, float]:
     return {name: seconds[base] / seconds[name] for name in LABELS}
 

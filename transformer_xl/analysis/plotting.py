@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jaxtyping as jt
@@ -16,6 +16,7 @@ import numpy as np
 from absl import logging
 from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
+from numpy.typing import ArrayLike
 
 from transformer_xl import command_line
 from transformer_xl import storage
@@ -46,11 +47,11 @@ def subplots(
   columns: int = 1,
   *,
   figsize: tuple[float, float],
-  **options: Any,
+  sharey: bool = False,
 ) -> tuple[figure_lib.Figure, Any]:
   """A figure and its axes, which no window shows and nobody has to close."""
   figure = figure_lib.Figure(figsize=figsize)
-  return figure, figure.subplots(rows, columns, **options)
+  return figure, figure.subplots(rows, columns, sharey=sharey)
 
 
 class LineStyle(NamedTuple):
@@ -59,7 +60,7 @@ class LineStyle(NamedTuple):
   color: str
   marker: str
   linestyle: str
-  fillstyle: Any  # Matplotlib has a type of its own for these words.
+  fillstyle: Literal["full", "none"]
 
 
 def style_of(index: int) -> LineStyle:
@@ -101,7 +102,7 @@ def write(
   figures: dict[str, figure_lib.Figure],
   *,
   table: Sequence[dict[str, str]] = (),
-  **arrays: Any,
+  **arrays: ArrayLike,
 ) -> None:
   """Writes what an analysis has found to `results/` in the workdir.
 
@@ -118,7 +119,8 @@ def write(
     storage.write_text(os.path.join(folder, f"{name}.md"), markdown(table))
     logging.info("Wrote %s/results/%s.md.", workdir, name)
   if arrays:
-    np.savez_compressed(os.path.join(folder, f"{name}.npz"), **arrays)
+    path = os.path.join(folder, f"{name}.npz")
+    np.savez_compressed(path, allow_pickle=False, **arrays)
     logging.info("Wrote %s/results/%s.npz.", workdir, name)
   for name, figure in figures.items():
     path = os.path.join(folder, f"{name}.png")

@@ -11,7 +11,7 @@ measures its rows by the same functions.
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jaxtyping as jt
@@ -291,13 +291,13 @@ def draw(result: metrics_log.Json) -> figure_lib.Figure:
     label = f"{curve['name']}, memory {settings_lib.memory_text(curve)}"
     percent = 100 * np.array(curve["accuracy"])
     axes.plot(middles, percent, ".-", label=label)
-  style: Any = {"color": "grey", "linewidth": 0.8}
   ends = {curve["reach"] for curve in result["curves"]}
   for end in ends & {*range(result["distances"][-1][1])}:
-    axes.axvline(end, linestyle="--", **style)
-  axes.plot([], [], "--", label="memory of all layers + segment", **style)
+    axes.axvline(end, linestyle="--", color="grey", linewidth=0.8)
+  label = "memory of all layers + segment"
+  axes.plot([], [], "--", label=label, color="grey", linewidth=0.8)
   chance = 100 * result["chance"]
-  axes.axhline(chance, label="chance", **style)
+  axes.axhline(chance, label="chance", color="grey", linewidth=0.8)
   axes.set_xscale("log", base=2)
   axes.xaxis.set_major_formatter("{x:.0f}")
   axes.set_xlabel("distance of the evidence (tokens)")

@@ -13,7 +13,7 @@ Shapes: G models, C contexts, T tokens.
 """
 
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jaxtyping as jt
@@ -257,8 +257,12 @@ def draw(result: metrics_log.Json) -> figure_lib.Figure:
       panel.plot(contexts[:-1], percent, marker=".")
       if entry["is_reached"][index]:
         # Shift each model's dashes, so that equal lengths stay visible.
-        style: Any = {"color": f"C{index}", "linestyle": (5 * index, (5, 5))}
-        panel.axvline(entry["recl"][index], linewidth=1.2, **style)
+        panel.axvline(
+          entry["recl"][index],
+          linewidth=1.2,
+          color=f"C{index}",
+          linestyle=(5 * index, (5, 5)),
+        )
   axes[0].set_title("all tokens", fontsize=9)
   axes[0].set_ylabel("perplexity")
   axes[0].legend(fontsize=8)

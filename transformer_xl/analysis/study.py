@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib import figure as figure_lib
 
@@ -159,7 +158,7 @@ def lowest(train: schema.TrainConfig, losses: trials.Losses) -> int:
   return min(losses, key=lambda length: losses[length])
 
 
-def fields(row: comparison.Row) -> dict[str, Any]:
+def fields(row: comparison.Row) -> metrics_log.Json:
   """What a study states of each row, so that a row can be read alone.
 
   Losses by memory, what the model costs, its configuration, the settings that

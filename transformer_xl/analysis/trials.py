@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from absl import logging
@@ -124,24 +124,7 @@ def measure(
   for known in kept["measured"]:
     if known["asked"] in accepted:
       logging.info("%s is finished on %s.", trial.folder, split)
-      losses = {
-        int(length): math.inf if nll is None else nll
-        for length, nll in known["losses"].items()
-      }
-      return Measured(
-        losses=losses,
-        num_parameters=known["num_parameters"],
-        checkpoint_step=known["checkpoint_step"],
-        bins={
-          int(length): [
-            math.inf if value is None else value for value in values
-          ]
-          for length, values in known["bins"].items()
-        },
-        commit=known["commit"],
-        device=known["device"],
-        date=known["date"],
-      )
+      return _measured_before(known)
 
   kept["trained_with"] = _trained_with(trial.config)
   _write(trial.folder, kept)
@@ -175,7 +158,21 @@ def measure(
   return found
 
 
-def provenance() -> dict[str, Any]:
+def _measured_before(known: metrics_log.Json) -> Measured:
+  """A measurement as JSON has it, where null is a loss that is infinite."""
+  losses = {
+    int(length): math.inf if nll is None else nll
+    for length, nll in known["losses"].items()
+  }
+  bins = {
+    int(length): [math.inf if value is None else value for value in values]
+    for length, values in known["bins"].items()
+  }
+  kept = {name: known[name] for name in Measured._fields}
+  return Measured(**kept | {"losses": losses, "bins": bins})
+
+
+def provenance() -> metrics_log.Json:
   """What a measurement states of the code, the device and the day."""
   return {
     "commit": _commit(),
@@ -218,7 +215,7 @@ def _as_read(values: dict[str, object]) -> metrics_log.Json:
   return json.loads(json.dumps(values))
 
 
-def _read(folder: str) -> dict[str, Any]:
+def _read(folder: str) -> metrics_log.Json:
   """What is kept of a trial.
 
   Raises:

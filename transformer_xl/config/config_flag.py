@@ -134,8 +134,10 @@ def checked() -> schema.ExperimentConfig:
     file, _, _ = config_flags.get_config_filename(holder).partition(":")
     given = config_flags.get_override_values(holder)
     places = []
-    for name in re.findall(r"[a-z_]+(?:\.[a-z0-9_]+)+|\bseed\b", str(error)):
-      name = name.removeprefix("config.")
+    # Rules, also those of extensions, name the fields that they are about.
+    said = "".join(c if c.isalnum() or c in "_." else " " for c in str(error))
+    for word in said.split():
+      name = word.strip(".").removeprefix("config.")
       if name in schema.all_fields() and name not in given:
         line = config_file.set_at(file, name)
         if line is not None:

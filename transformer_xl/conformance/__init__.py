@@ -10,7 +10,6 @@
 """
 
 import importlib
-from typing import Any
 
 # The modules below import one another through this one, so it imports none.
 _MODULES = {
@@ -26,7 +25,7 @@ def __dir__() -> list[str]:
   return sorted({*globals(), *_MODULES})
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
   """What is public, which is looked up when somebody asks."""
   if name in _MODULES:
     module = importlib.import_module(f"{__name__}.{_MODULES[name]}")

@@ -48,8 +48,7 @@ def close(
   *,
   reason: str = "the outputs differ",
   tolerance: float = CLOSE,
-  lane: int = 0,
-  position: int = 0,
+  first: tuple[int, int] = (0, 0),
 ) -> Finding:
   """Whether outputs [B, T, ...] are equal but for rounding.
 
@@ -59,12 +58,11 @@ def close(
     case: what was done, for people.
     reason: what is wrong if they are not equal.
     tolerance: in proportion to the largest number expected.
-    lane: number of the first lane.
-    position: of the first token in the text.
+    first: the lane and the position in the text of the first output.
   """
   differences = _relative(actual, expected)
   is_right = differences.max(initial=0) <= tolerance
-  case = f"{case}: {_place(differences, tolerance, lane, position)}"
+  case = f"{case}: {_place(differences, tolerance, first)}"
   difference = float(differences.max(initial=0))
   return Finding(bool(is_right), reason, case, difference, tolerance)
 
@@ -75,18 +73,11 @@ def same(
   case: str,
   *,
   reason: str = "the outputs differ",
-  lane: int = 0,
-  position: int = 0,
+  first: tuple[int, int] = (0, 0),
 ) -> Finding:
   """Whether outputs [B, T, ...] are equal to the bit."""
   return close(
-    actual,
-    expected,
-    case,
-    reason=reason,
-    tolerance=0.0,
-    lane=lane,
-    position=position,
+    actual, expected, case, reason=reason, tolerance=0.0, first=first
   )
 
 
@@ -164,14 +155,15 @@ def _relative(actual: Array, expected: Array) -> np.ndarray:
 
 
 def _place(
-  differences: np.ndarray, tolerance: float, lane: int, position: int
+  differences: np.ndarray, tolerance: float, first: tuple[int, int]
 ) -> str:
   """The first position with a difference that is too large, else the worst."""
+  lane, position = first
   axes = tuple(range(2, differences.ndim))
   by_token = differences.max(axis=axes, initial=0)
   wrong = np.greater(by_token.T, tolerance)
   if not wrong.size:
     return "nothing to compare"
   flat = wrong.argmax() if wrong.any() else by_token.T.argmax()
-  first, row = np.unravel_index(flat, wrong.shape)
-  return f"lane {lane + row}, position {position + first}"
+  token, row = np.unravel_index(flat, wrong.shape)
+  return f"lane {lane + row}, position {position + token}"

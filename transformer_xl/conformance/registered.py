@@ -8,7 +8,7 @@ training, with gradients through memory, and read with fixed parameters.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -172,7 +172,7 @@ class Model(implementation.Facts):
       jax.device_put(memory, mesh_lib.states(mesh, memory)),
     )
 
-  def _changed(self, **fields: Any) -> Any:
+  def _changed(self, **fields: Any) -> Self:
     """The same with other values of fields of the model."""
     return type(self)(
       dataclasses.replace(self.config, **fields),
@@ -337,9 +337,8 @@ class Alone(implementation.Facts):
     self, params: shapes.PyTree, vectors: Array, resets: Array
   ) -> Array:
     """The same by the mixer's own equations, in float64."""
-    own: Any = self.mixer
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-    return own.reference(wide, np.asarray(vectors, np.float64), resets)
+    return self.mixer.reference(wide, np.asarray(vectors, np.float64), resets)
 
 
 def config_of(**fields: object) -> schema.ModelConfig:
@@ -415,15 +414,18 @@ def variants(name: str, encoding: str | None = None) -> dict[str, Build]:
   """
   default = load.default().model
   usual = tuple(default.layers)
-  fields: dict[str, Any] = {"layers": usual, "encoding": name}
   if name in registry.mixers:
-    fields = {"layers": (name,), "encoding": encoding or default.encoding}
+    layers: tuple[str, ...] = (name,)
+    encoding = encoding or default.encoding
+  else:
+    layers = usual
+    encoding = name
+  of_name = functools.partial(build, layers=layers, encoding=encoding)
   result = {
-    "training": build(Model, **fields),
-    "reading with fixed parameters": build(Reading, **fields),
-    "training over several segments": build(Model, gradient="flows", **fields),
+    "training": of_name(Model),
+    "reading with fixed parameters": of_name(Reading),
+    "training over several segments": of_name(Model, gradient="flows"),
   }
   if name in registry.mixers and not registry.mixers[name].attends:
-    fields["layers"] = (name, *usual)
-    result["reading a hybrid"] = build(Reading, **fields)
+    result["reading a hybrid"] = of_name(Reading, layers=(name, *usual))
   return result

@@ -37,6 +37,7 @@ _DAMAGE = (
 )
 
 _COUNTED = 1 << 24  # Tokens that are counted at a time.
+Meta = dict[str, Any]  # The content of `meta.json`, or of an entry.
 
 
 class Answers(NamedTuple):
@@ -54,11 +55,11 @@ class TokenFile:
   tokens: np.ndarray  # [num_tokens], memory-mapped.
   documents: np.ndarray  # Sorted positions where documents start.
   sha256: str  # Of the token file; checked against `meta.json`.
-  meta: dict[str, Any]  # The split's entry in `meta.json`.
+  meta: Meta  # The split's entry in `meta.json`.
   answers: Answers | None = None  # None where the dataset marks none.
 
 
-def read_meta(directory: str) -> dict[str, Any]:
+def read_meta(directory: str) -> Meta:
   """Reads `meta.json` of a prepared dataset.
 
   If it is missing or damaged, a UserError names the command that prepares it.
@@ -79,7 +80,7 @@ def read_meta(directory: str) -> dict[str, Any]:
     raise _damaged(directory, "meta.json", f"is damaged ({reason})") from None
 
 
-def _check_meta(meta: Any) -> None:
+def _check_meta(meta: Meta) -> None:
   """Raises a LookupError or TypeError if a field that is read is missing."""
   numbers = [meta["vocabulary"]["size"]]
   splits = meta.get("splits", {})  # A folder with only a vocabulary has none.
@@ -116,7 +117,7 @@ def open_split(directory: str, split: str) -> TokenFile:
   return _open(directory, split, splits[split])
 
 
-def _open(directory: str, split: str, entry: dict[str, Any]) -> TokenFile:
+def _open(directory: str, split: str, entry: Meta) -> TokenFile:
   path, starts_path, *answer_paths = _paths(directory, split, entry)
   tokens = _load(directory, path)
   documents = _load(directory, starts_path)
@@ -160,7 +161,7 @@ def _check_positions(
     raise _damaged(directory, path, wanted)
 
 
-def _paths(directory: str, split: str, entry: dict[str, Any]) -> list[str]:
+def _paths(directory: str, split: str, entry: Meta) -> list[str]:
   """Paths on disk of the tokens, the documents' starts and the answers."""
   names = [f"{split}.npy", f"{split}_documents.npy"]
   if "num_answers" in entry:

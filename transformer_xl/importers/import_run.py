@@ -66,17 +66,19 @@ class Imported(NamedTuple):
   vocabulary: str  # Path of its file or folder.
 
 
-def make(
-  *,
-  format_name: str,
-  source: str,
-  workdir: str,
-  published: str | None = None,
-  vocabulary: str | None = None,
-  cutoffs: tuple[int, ...] = (),
-  pre_norm: bool = False,
-) -> metrics_log.Json:
-  """Imports a checkpoint; the arguments are the flags of `importers.main`.
+class Request(NamedTuple):
+  """What to import; the fields are flags of `importers.main`."""
+
+  format_name: str
+  source: str
+  published: str | None = None
+  vocabulary: str | None = None
+  cutoffs: tuple[int, ...] = ()
+  pre_norm: bool = False
+
+
+def make(request: Request, workdir: str) -> metrics_log.Json:
+  """Imports a checkpoint into a new workdir.
 
   Returns:
     The report, which the workdir keeps as `results/import.json`.
@@ -94,19 +96,12 @@ def make(
     )
   storage.require_checkpoint_path(workdir)
   storage.require_writable(workdir)
-  found = read(
-    format_name=format_name,
-    source=source,
-    published=published,
-    vocabulary=vocabulary,
-    cutoffs=cutoffs,
-    pre_norm=pre_norm,
-  )
+  found = read(request)
   model = found.config.model
   rows = found.rows
   with new_folder(workdir) as folder:
     report = {
-      "format": format_name,
+      "format": request.format_name,
       "files": {os.path.basename(p): token_file.sha256(p) for p in found.files},
       "num_tensors": len(rows),
       "num_parameters": network.num_parameters(found.params),
@@ -124,20 +119,13 @@ def make(
   return report
 
 
-def read(
-  *,
-  format_name: str,
-  source: str,
-  published: str | None = None,
-  vocabulary: str | None = None,
-  cutoffs: tuple[int, ...] = (),
-  pre_norm: bool = False,
-) -> Imported:
-  """Reads a checkpoint; the arguments are the flags of `importers.main`.
+def read(request: Request) -> Imported:
+  """Reads a checkpoint.
 
   Raises:
     UserError: the files are damaged or do not fit together.
   """
+  format_name, source, published, vocabulary, cutoffs, pre_norm = request
   if format_name != "pytorch" and (cutoffs or pre_norm):
     raise errors.UserError(
       f"--cutoffs and --pre_norm are for --format=pytorch; {format_name} "

@@ -72,15 +72,15 @@ def main(argv: list[str]) -> None:
     )
   workdir = storage.expanded(_WORKDIR.value)
   with errors.writing_to(workdir):
-    report = import_run.make(
+    request = import_run.Request(
       format_name=_FORMAT.value,
       source=storage.expanded(_SOURCE.value),
-      workdir=workdir,
       published=_PUBLISHED.value,
       vocabulary=storage.expanded(_VOCABULARY.value or "") or None,
       cutoffs=tuple(map(int, cutoffs)),
       pre_norm=_PRE_NORM.value,
     )
+    report = import_run.make(request, workdir)
   print(import_run.render(report))
   saved = shlex.quote(f"--config=saved:{workdir}")
   print(

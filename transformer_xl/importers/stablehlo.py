@@ -21,7 +21,7 @@ import importlib.util
 import json
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.export
@@ -36,6 +36,7 @@ from transformer_xl.config import schema
 from transformer_xl.importers import import_run
 from transformer_xl.text import language_model
 from transformer_xl.text import streaming
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
@@ -57,7 +58,7 @@ class Function(NamedTuple):
   state: Leaves
   inputs: dict[str, jax.ShapeDtypeStruct]
   output: str  # The name of the array that it returns.
-  settings: dict[str, Any]  # How it reads.
+  settings: metrics_log.Json  # How it reads.
 
 
 def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
@@ -209,5 +210,5 @@ def _for_numpy(leaf: jax.Array) -> np.ndarray:
   return np.asarray(leaf, np.float32 if is_narrow else None)
 
 
-def _described(array: jax.Array | jax.ShapeDtypeStruct) -> dict[str, Any]:
+def _described(array: jax.Array | jax.ShapeDtypeStruct) -> metrics_log.Json:
   return {"shape": list(array.shape), "dtype": str(array.dtype)}

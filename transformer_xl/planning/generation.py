@@ -47,7 +47,8 @@ def lower(
     zero = jnp.zeros((), jnp.int32)
     count = generate.num_samples
     drawing = sampling.begin(state, hidden, recent, zero, num_samples=count)
-    return frozen, reader.head(frozen), drawing, keys, zero
+    weights = sampling.Weights(frozen, reader.head(frozen))
+    return weights, drawing, keys, zero
 
   with jax.set_mesh(mesh):
     abstract = jax.eval_shape(

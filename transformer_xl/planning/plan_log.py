@@ -1,12 +1,11 @@
 """What a plan says to people: a few lines, and how to read them."""
 
-from typing import Any
-
 from absl import logging
 
 from transformer_xl.planning import gpus
+from transformer_xl.workdir import metrics_log
 
-Plan = dict[str, Any]  # The content of `results/plan.json`, or of a part.
+Plan = metrics_log.Json  # The content of `results/plan.json`, or of a part.
 
 _PROGRAMS = {
   "train": "Training",

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_xl.config import fields
 from transformer_xl.config import schema
@@ -221,7 +221,7 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
 
 
 def _lowest_loss(
-  cards: Sequence[metrics_log.Json], settings: Mapping[str, Any]
+  cards: Sequence[metrics_log.Json], settings: Mapping[str, object]
 ) -> tuple[str, str]:
   """The lowest loss of the run's text, and what it is.
 
@@ -234,7 +234,7 @@ def _lowest_loss(
     "targets": settings.get("config.data.targets"),
   }
 
-  def comparable(about: Mapping[str, Any]) -> list[metrics_log.Json]:
+  def comparable(about: Mapping[str, object]) -> list[metrics_log.Json]:
     return [
       card
       for card in cards

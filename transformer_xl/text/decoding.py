@@ -93,7 +93,7 @@ def _read_part(
 _begin = jax.jit(sampling.begin, static_argnames="num_samples")
 _decode = jax.jit(
   sampling.decode,
-  static_argnames=("reader", "settings", "stop"),
+  static_argnames=("reader", "settings"),
   donate_argnames="drawing",
 )
 
@@ -174,7 +174,7 @@ def stream(
   Yields:
     The samples so far: without tokens after compilation, then after each call.
   """
-  settings = sampling.settings_of(config)
+  settings = sampling.settings_of(config, stop)
   text, state, hidden = read_prompt(model, text)
   reader, frozen, state = language_model.for_tokens(
     model.reader, model.frozen, state
@@ -187,20 +187,18 @@ def stream(
   hidden = hidden.astype(reader.config.dtype)
   position = np.int32(text.num_tokens)
   drawing = _begin(state, hidden, recent, position, num_samples=len(keys))
-  head = reader.head(frozen)
+  weights = sampling.Weights(frozen, reader.head(frozen))
 
   def draw(
     drawing: sampling.Drawing, limit: np.int32
   ) -> tuple[sampling.Drawing, jt.Int[shapes.Array, "S C"]]:
     return _decode(
-      frozen,
-      head,
+      weights,
       drawing,
       keys=keys,
       limit=limit,
       reader=reader,
       settings=settings,
-      stop=stop,
     )
 
   # Draws nothing, but is compiled if it was not.
@@ -235,7 +233,7 @@ def lower(
     reader: reads single tokens.
     settings: states how tokens are drawn.
   """
-  return _decode.lower(*arrays, reader=reader, settings=settings, stop=())
+  return _decode.lower(*arrays, reader=reader, settings=settings)
 
 
 def sample_keys(seed: int, num_samples: int) -> jax.Array:

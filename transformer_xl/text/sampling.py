@@ -41,10 +41,13 @@ class SamplingSettings(NamedTuple):
   repetition_penalty: float
   no_repeat_ngram: int
   tokens_per_call: int
+  stop: tuple[int, ...] = ()  # Tokens that end a sample, of `generate.stop`.
 
 
-def settings_of(config: schema.GenerateConfig) -> SamplingSettings:
-  """The settings of a configuration."""
+def settings_of(
+  config: schema.GenerateConfig, stop: tuple[int, ...] = ()
+) -> SamplingSettings:
+  """The settings of a configuration; `stop` has the tokens of its text."""
   return SamplingSettings(
     temperature=config.temperature,
     top_k=config.top_k,
@@ -52,7 +55,15 @@ def settings_of(config: schema.GenerateConfig) -> SamplingSettings:
     repetition_penalty=config.repetition_penalty,
     no_repeat_ngram=config.no_repeat_ngram,
     tokens_per_call=config.tokens_per_call,
+    stop=stop,
   )
+
+
+class Weights(NamedTuple):
+  """What a reader reads and predicts with."""
+
+  frozen: shapes.PyTree
+  head: adaptive_softmax.Projection
 
 
 class Drawing(NamedTuple):
@@ -96,30 +107,31 @@ def newest(prompt: np.ndarray, *, window: int, vocab_size: int) -> np.ndarray:
 
 
 def decode(
-  frozen: shapes.PyTree,
-  head: adaptive_softmax.Projection,
+  weights: Weights,
   drawing: Drawing,
   keys: jax.Array,
   limit: jt.Int[shapes.Array, ""],
   *,
   reader: reader_lib.Reader,
   settings: SamplingSettings,
-  stop: tuple[int, ...],
 ) -> tuple[Drawing, jt.Int[shapes.Array, "S C"]]:
   """Draws up to `limit` tokens per sample; fewer if all samples stop.
 
   C is `settings.tokens_per_call`, and the limit at most that. There is a random
-  key for each sample, [S]. The token sequence `stop` ends a sample.
+  key for each sample, [S].
 
   Returns:
     The new state, and the tokens; columns from `limit` on are unused.
   """
+  stop = settings.stop
 
   def body(carry: _Carry) -> _Carry:
     index, drawing, tokens = carry
-    token = _choose(head, drawing, keys, settings, reader.config.vocab_size)
+    token = _choose(
+      weights.head, drawing, keys, settings, reader.config.vocab_size
+    )
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token, index, axis=1)
-    hidden, state = reader.read(frozen, drawing.state, token)
+    hidden, state = reader.read(weights.frozen, drawing.state, token)
     recent = jnp.concatenate([drawing.recent, token], axis=1)[:, 1:]
     length = drawing.length + ~drawing.done
     done = drawing.done

@@ -55,7 +55,7 @@ def same_length_limits_the_window(subject: Subject) -> check.Findings:
     before[:, farthest + 1 :],
     case,
     reason="an output beyond two windows changes",
-    position=farthest + 1,
+    first=(0, farthest + 1),
   )
   yield finding.differ(
     after[:, 4], before[:, 4], case, reason="the output within one is the same"

@@ -140,7 +140,7 @@ def dropout_of_a_lane_follows_from_its_number(
 
   every = outputs([0, 1, 2, 3])
   yield finding.close(
-    outputs([2, 3]), every[2:], "lanes 2 and 3 without the others", lane=2
+    outputs([2, 3]), every[2:], "lanes 2 and 3 without the others", first=(2, 0)
   )
   yield finding.differ(
     every[0],

@@ -31,8 +31,7 @@ def a_reset_of_a_lane_is_a_fresh_start(subject: Subject) -> check.Findings:
       fresh[1:],
       case,
       reason="the outputs are not those of a fresh start",
-      lane=1,
-      position=start,
+      first=(1, start),
     )
     yield finding.same(
       actual[:1], kept[:1], case, reason="the outputs of lane 0 change"
@@ -42,7 +41,7 @@ def a_reset_of_a_lane_is_a_fresh_start(subject: Subject) -> check.Findings:
       kept[1:, :start],
       case,
       reason="an output before the reset changes",
-      lane=1,
+      first=(1, 0),
     )
     if start == SEGMENT and not check.reaches(subject):
       yield finding.differ(
@@ -112,7 +111,7 @@ def _reset_inside(subject: Subject, start: int, cuts: list[int]) -> Finding:
     fresh[:1],
     f"lane 0 reset at position {start}",
     reason="the outputs are not those of a fresh start",
-    position=start,
+    first=(0, start),
   )
 
 
@@ -138,5 +137,5 @@ def forgotten_documents_never_come_back(subject: Subject) -> check.Findings:
     )
     yield finding.same(after[:, :begin], before[:, :begin], case, reason=reason)
     yield finding.same(
-      after[:, end:], before[:, end:], case, reason=reason, position=end
+      after[:, end:], before[:, end:], case, reason=reason, first=(0, end)
     )

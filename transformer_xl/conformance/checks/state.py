@@ -51,7 +51,7 @@ def padding_is_not_remembered(subject: Subject) -> check.Findings:
       expected,
       f"{count} of {SEGMENT} tokens count from position {begin} on",
       reason="padding is seen later",
-      position=begin,
+      first=(0, begin),
     )
 
 
@@ -147,7 +147,7 @@ def a_saved_memory_continues_alike(subject: Subject) -> check.Findings:
   restored = jax.tree.unflatten(structure, saved)
   actual, _ = read_on(step, text[:, half:], restored, [SEGMENT] * 2)
   case = f"saved at position {half}"
-  yield finding.same(actual, expected, case, position=half)
+  yield finding.same(actual, expected, case, first=(0, half))
 
 
 def _through_a_file(array: Array) -> Array:

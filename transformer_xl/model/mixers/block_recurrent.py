@@ -134,30 +134,10 @@ class BlockRecurrent(mixer.Mixer):
       self, memory, rows, reach=reach, shared=shared
     )
 
-    def draw(name: str) -> Kernels:
-      inner = config.num_heads * config.head_dim
-      into_heads = functools.partial(
-        self.matrix,
-        shape=(width, inner),
-        split="columns",
-        dropout_lanes=shared.dropout_lanes,
-      )
-      return Kernels(
-        query=into_heads(f"{name}_query"),
-        key=into_heads(f"{name}_key"),
-        value=into_heads(f"{name}_value"),
-        output=self.matrix(
-          f"{name}_output",
-          (inner, width),
-          split="rows",
-          dropout_lanes=shared.dropout_lanes,
-        ),
-      )
-
     # Tokens to vectors, vectors to vectors, and vectors to tokens.
-    reading = draw("read")
-    mixing = draw("mix")
-    writing = draw("write")
+    reading = self._kernels("read", shared.dropout_lanes)
+    mixing = self._kernels("mix", shared.dropout_lanes)
+    writing = self._kernels("write", shared.dropout_lanes)
     write_bias = self.vector("write_bias", width)
     # A gate that keeps most of a vector at first.
     gate_bias = self.param("gate_bias", nn.initializers.ones, (width,))
@@ -207,6 +187,28 @@ class BlockRecurrent(mixer.Mixer):
         jnp.minimum(num_before + count, visibility.LONG),
       ),
       inspected=factors if self.settings.inspects else None,
+    )
+
+  def _kernels(self, name: str, dropout_lanes: shapes.Lanes | None) -> Kernels:
+    """The matrices of one of the attentions of vectors."""
+    width = self.config.model_dim
+    inner = self.config.num_heads * self.config.head_dim
+    into_heads = functools.partial(
+      self.matrix,
+      shape=(width, inner),
+      split="columns",
+      dropout_lanes=dropout_lanes,
+    )
+    return Kernels(
+      query=into_heads(f"{name}_query"),
+      key=into_heads(f"{name}_key"),
+      value=into_heads(f"{name}_value"),
+      output=self.matrix(
+        f"{name}_output",
+        (inner, width),
+        split="rows",
+        dropout_lanes=dropout_lanes,
+      ),
     )
 
   @staticmethod

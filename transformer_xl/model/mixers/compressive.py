@@ -137,14 +137,8 @@ class Compressive(mixer.Mixer):
     room = state.waiting.shape[1]
     mem_len = state.hiddens.shape[1]
 
-    # Slots lie directly before the inputs that are held, so that distances
-    # count both alike; room that is not used comes first.
     num_free = room - state.num_waiting
-    past = jnp.concatenate([state.slots, state.waiting, state.hiddens], axis=1)
-    if room:
-      is_held = jnp.arange(past.shape[1]) >= num_slots + num_free
-      moved = jnp.roll(past, num_free, axis=1)
-      past = jnp.where(is_held[None, :, None], past, moved)
+    past = _joined(state, num_free)
     num_held = mem_len + state.num_waiting
     visible_slots = jnp.maximum(shared.length - num_held, 0) // rate
     reach = visibility.visible_distance(
@@ -285,6 +279,22 @@ class Compressive(mixer.Mixer):
     if compressive.function == "conv":
       result += 2 * config.model_dim**2
     return result
+
+
+def _joined(
+  memory: Memory, num_free: jt.Int[shapes.Array, ""]
+) -> jt.Float[shapes.Array, "B M D"]:
+  """Slots directly before the inputs that are held.
+
+  So distances count both alike. The `num_free` places for inputs that wait
+  which are not used come first.
+  """
+  rows = jnp.concatenate([memory.slots, memory.waiting, memory.hiddens], axis=1)
+  if not memory.waiting.shape[1]:
+    return rows
+  is_held = jnp.arange(rows.shape[1]) >= memory.slots.shape[1] + num_free
+  moved = jnp.roll(rows, num_free, axis=1)
+  return jnp.where(is_held[None, :, None], rows, moved)
 
 
 class _Compression(nn.Module):

@@ -122,7 +122,6 @@ class Delta(mixer.Mixer):
       )
       return dense.times(rows, kernel)
 
-    # Each channel is a weighted sum over the last tokens of the document.
     joined = jnp.concatenate(
       [
         project("query", delta.key_dim),
@@ -142,15 +141,8 @@ class Delta(mixer.Mixer):
     taps = self.param(
       "convolution", uniform, (CONV_LEN, joined.shape[2]), jnp.float32
     )
-    taps = taps.astype(config.dtype)
     since_reset = visibility.since_reset(shared.resets)
-    convolved = jnp.zeros_like(joined)
-    for distance in range(CONV_LEN):
-      first = num_before - distance
-      is_same = (since_reset >= distance)[:, :, None]
-      tokens = jnp.where(is_same, held[:, first : first + segment_len], 0)
-      convolved = convolved + tokens * taps[distance][None, None]
-    convolved = nn.silu(convolved.astype(jnp.float32))
+    convolved = _convolved(held, taps.astype(config.dtype), since_reset)
 
     # Rows to remember: those of the document that continues after the segment.
     latest = shared.newest(held, num_before)
@@ -166,15 +158,7 @@ class Delta(mixer.Mixer):
     key = _unit(key.reshape(by_head))
     value = value.reshape(by_head)
 
-    # How much of the matrix stays, as a logarithm, and how much is written.
-    step_kernel = self.matrix("step", (config.model_dim, num_heads))
-    step = dense.times(rows, step_kernel).astype(jnp.float32)
-    step_bias = self.param("step_bias", _draw_step, (num_heads,))
-    rate = jnp.exp(self.param("rate_bias", _draw_rate, (num_heads,)))
-    step = nn.softplus(step + step_bias[None, None])
-    log_decay = -rate[None, None] * step
-    write_kernel = self.matrix("write", (config.model_dim, num_heads))
-    write = nn.sigmoid(dense.times(rows, write_kernel).astype(jnp.float32))
+    log_decay, write = self._gates(rows)
     if shared.num_tokens is not None:  # Padding changes nothing.
       counts = (jnp.arange(segment_len) < shared.num_tokens)[None, :, None]
       log_decay = jnp.where(counts, log_decay, 0)
@@ -183,13 +167,8 @@ class Delta(mixer.Mixer):
     without = num_heads - state.matrices.shape[1]
     matrices = jnp.pad(state.matrices, ((0, 0), (0, without), (0, 0), (0, 0)))
     outputs, matrices = read_chunks(
-      query,
-      key,
-      value,
-      log_decay=log_decay,
-      write=write,
-      resets=shared.resets,
-      matrices=matrices,
+      Steps(query, key, value, log_decay, write, shared.resets),
+      matrices,
       chunk_len=min(CHUNK, segment_len),
     )
     matrices = matrices[:, : num_heads - without]
@@ -201,6 +180,20 @@ class Delta(mixer.Mixer):
     gated = outputs.astype(config.dtype) * nn.silu(gate)
     mixed = parameters.project_output(self, gated, dropout_lanes=dropout_lanes)
     return mixed, mixer.Kept(Memory(matrices, latest))
+
+  def _gates(self, rows: shapes.Hidden) -> tuple[Gates, Gates]:
+    """How much of a matrix stays, as a logarithm, and how much is written."""
+    num_heads = self.config.num_heads
+    shape = (self.config.model_dim, num_heads)
+    step_kernel = self.matrix("step", shape)
+    step = dense.times(rows, step_kernel).astype(jnp.float32)
+    step_bias = self.param("step_bias", _draw_step, (num_heads,))
+    rate = jnp.exp(self.param("rate_bias", _draw_rate, (num_heads,)))
+    step = nn.softplus(step + step_bias[None, None])
+    log_decay = -rate[None, None] * step
+    write_kernel = self.matrix("write", shape)
+    write = nn.sigmoid(dense.times(rows, write_kernel).astype(jnp.float32))
+    return log_decay, write
 
   @staticmethod
   def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
@@ -219,16 +212,35 @@ class Delta(mixer.Mixer):
     return 2.0 * config.num_heads * per_head
 
 
+def _convolved(
+  held: jt.Float[shapes.Array, "B W C"],
+  taps: jt.Float[shapes.Array, "4 C"],
+  since_reset: jt.Int[shapes.Array, "B T"],
+) -> jt.Float[shapes.Array, "B T C"]:
+  """A weighted sum of each channel over the last tokens of the document."""
+  lanes, segment_len = since_reset.shape
+  result = jnp.zeros((lanes, segment_len, held.shape[2]), held.dtype)
+  for distance in range(CONV_LEN):
+    first = CONV_LEN - 1 - distance
+    is_same = (since_reset >= distance)[:, :, None]
+    tokens = jnp.where(is_same, held[:, first : first + segment_len], 0)
+    result = result + tokens * taps[distance][None, None]
+  return nn.silu(result.astype(jnp.float32))
+
+
+class Steps(NamedTuple):
+  """What the tokens of a segment do with the matrices of their lanes."""
+
+  query: KeyHeads
+  key: KeyHeads
+  value: ValueHeads
+  log_decay: Gates
+  write: Gates
+  resets: shapes.Resets
+
+
 def read_chunks(
-  query: KeyHeads,
-  key: KeyHeads,
-  value: ValueHeads,
-  *,
-  log_decay: Gates,
-  write: Gates,
-  resets: shapes.Resets,
-  matrices: Matrices,
-  chunk_len: int,
+  steps: Steps, matrices: Matrices, *, chunk_len: int
 ) -> tuple[ValueHeads, Matrices]:
   """The gated delta rule over a segment, in chunks of `chunk_len` tokens.
 
@@ -247,24 +259,14 @@ def read_chunks(
   Returns:
     The outputs, and the matrices after the last token.
   """
-  lanes, segment_len, num_heads, _ = query.shape
-  num_chunks = -(-segment_len // chunk_len)
-  padding = num_chunks * chunk_len - segment_len
-
-  def in_chunks(rows: jax.Array) -> jax.Array:
-    """From [B, T, H, ...] to [chunks, B, H, L, ...]; padding is zeros."""
-    rest = rows.shape[2:]
-    widths = [(0, 0), (0, padding), *[(0, 0)] * len(rest)]
-    parts = jnp.pad(rows, widths)
-    parts = parts.reshape(lanes, num_chunks, chunk_len, *rest)
-    return jnp.moveaxis(parts, (1, 3), (0, 2))
-
-  query = in_chunks(query)
-  key = in_chunks(key)
-  value = in_chunks(value)
-  log_decay = in_chunks(log_decay)
-  write = in_chunks(write)[..., None]
-  is_first = in_chunks(resets[:, :, None])
+  lanes, segment_len, num_heads, _ = steps.query.shape
+  in_chunks = functools.partial(_in_chunks, chunk_len=chunk_len)
+  query = in_chunks(steps.query)
+  key = in_chunks(steps.key)
+  value = in_chunks(steps.value)
+  log_decay = in_chunks(steps.log_decay)
+  write = in_chunks(steps.write)[..., None]
+  is_first = in_chunks(steps.resets[:, :, None])
   flat = is_first.reshape(-1, chunk_len)
   since_reset = visibility.since_reset(flat).reshape(is_first.shape)
 
@@ -308,8 +310,18 @@ def read_chunks(
   chunks = (written, of_start, seen, from_start, query, to_end, key)
   matrices, outputs = jax.lax.scan(read_chunk, matrices, chunks)
   outputs = jnp.moveaxis(outputs, (0, 2), (1, 3))
-  shape = (lanes, num_chunks * chunk_len, num_heads, value.shape[-1])
+  shape = (lanes, -1, num_heads, value.shape[-1])
   return outputs.reshape(shape)[:, :segment_len], matrices
+
+
+def _in_chunks(rows: jax.Array, chunk_len: int) -> jax.Array:
+  """From [B, T, H, ...] to [chunks, B, H, L, ...]; padding is zeros."""
+  lanes, segment_len, *rest = rows.shape
+  num_chunks = -(-segment_len // chunk_len)
+  padding = num_chunks * chunk_len - segment_len
+  parts = jnp.pad(rows, [(0, 0), (0, padding), *[(0, 0)] * len(rest)])
+  parts = parts.reshape(lanes, num_chunks, chunk_len, *rest)
+  return jnp.moveaxis(parts, (1, 3), (0, 2))
 
 
 def _inverse_of_unit_lower(
