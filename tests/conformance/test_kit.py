@@ -255,6 +255,17 @@ def test_what_reads_tokens_gives_log_probabilities_unless_it_says_so(given):
   assert outcome == (kit.PASSED if given is None else kit.NOT_APPLICABLE)
 
 
+@pytest.mark.parametrize(
+  ("of_bias", "is_right"), [(3e-8, True), (-3e-8, True), (3e-5, False)]
+)
+def test_rounding_of_a_zero_gradient_is_no_difference(of_bias, is_right):
+  """As that of a bias of all keys, which no output depends on."""
+  expected = {"kernel": np.array([1.0, -0.5]), "bias": np.array([2e-8])}
+  actual = {"kernel": np.array([1.0, -0.5]), "bias": np.array([of_bias])}
+  found = finding.trees_close(actual, expected, "", reason="")
+  assert found.is_right == is_right
+
+
 def test_a_name_that_is_not_registered_is_a_mistake_of_the_user():
   with pytest.raises(errors.UserError, match="no mixer and no encoding 'dl'"):
     conformance.run("dl")

@@ -25,6 +25,7 @@ pytest.importorskip(
 )
 
 TASKS = pathlib.Path(__file__).parent / "tasks"
+EXAMPLES = TASKS.parents[2] / "examples/lm_eval"
 LENGTHS = {"mem_len": 40, "segment_len": 8}
 FIELDS = {"model.cutoffs": (5, 11), "model.tie_weights": False}
 # Sums in another order, in float32, of log-probabilities down to -30.
@@ -34,7 +35,16 @@ ROUNDING = {"rtol": 1e-5, "atol": 2e-5}
 ALL = "choice,rolling,continued,last_word"
 
 
-def run_harness(folder, out, *, tasks=ALL, arguments="", batch_size="3"):
+def run_harness(
+  folder,
+  out,
+  *,
+  tasks=ALL,
+  arguments="",
+  batch_size="3",
+  include=TASKS,
+  data=TASKS,
+):
   """What the harness's command writes: its results, and samples by task."""
   given = ",".join(f"{name}={value}" for name, value in LENGTHS.items())
   command = [
@@ -42,14 +52,14 @@ def run_harness(folder, out, *, tasks=ALL, arguments="", batch_size="3"):
     *("--model", "transformer_xl"),
     *("--model_args", f"pretrained={folder},{given}{arguments}"),
     *("--tasks", tasks),
-    *("--include_path", str(TASKS), "--batch_size", batch_size),
+    *("--include_path", str(include), "--batch_size", batch_size),
     *("--output_path", str(out), "--log_samples"),
   ]
   offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": f"{out}_datasets"}
   done = subprocess.run(
     command,
     env={**os.environ, **offline},
-    cwd=TASKS,
+    cwd=data,
     text=True,
     capture_output=True,
   )
@@ -350,3 +360,58 @@ def test_a_wrong_argument_of_the_model_is_one_line(folder, values, says):
 
   with pytest.raises(transformer_xl.UserError, match=says):
     lm_eval_model.HarnessModel(folder, **values)
+
+
+PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
+
+
+def write_long_texts(folder):
+  """Files of the layout of BABILong, and of what RULER prepares."""
+  filler = "The sun is up. " * 20
+  stories = [
+    {
+      "input": f"{filler}Mary went to the {place}. {filler}",
+      "question": "Where is Mary? ",
+      "target": place,
+    }
+    for place in PLACES[:3]
+  ]
+  needles = [
+    {
+      "index": index,
+      "input": f"{filler}The magic number is {number}. {filler}The number is",
+      "outputs": [number],
+      "length": 100,
+    }
+    for index, number in enumerate(("4071", "88"))
+  ]
+  lines = [json.dumps(one) for one in needles]
+  (folder / "babilong_qa1.json").write_text(json.dumps(stories), "utf-8")
+  (folder / "ruler_niah.jsonl").write_text("\n".join(lines), "utf-8")
+  return stories, needles
+
+
+def test_the_examples_read_files_of_babilong_and_ruler(tmp_path):
+  stories, needles = write_long_texts(tmp_path)
+  folder = saved_runs.write(tmp_path / "run", kind="subword")
+  model = transformer_xl.load(folder, **LENGTHS)
+  _, samples, printed = run_harness(
+    folder,
+    tmp_path / "results",
+    tasks="babilong_qa1,ruler_niah",
+    include=EXAMPLES,
+    data=tmp_path,
+  )
+  assert "|babilong_qa1|" in printed
+  for story, sample in zip(stories, samples["babilong_qa1"], strict=True):
+    prompt = f"{story['input']}\n{story['question']}\nAnswer:"
+    for place, found in zip(PLACES, sample["filtered_resps"], strict=True):
+      value, _ = scored(model, prompt, f" {place}")
+      np.testing.assert_allclose(float(found[0]), value, **ROUNDING)
+  for needle, sample in zip(needles, samples["ruler_niah"], strict=True):
+    value, is_likeliest = scored(
+      model, needle["input"], f" {needle['outputs'][0]}"
+    )
+    found = sample["filtered_resps"][0]
+    np.testing.assert_allclose(float(found[0]), value, **ROUNDING)
+    assert str(found[1]) == str(is_likeliest)

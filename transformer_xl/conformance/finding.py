@@ -19,6 +19,7 @@ FLOAT32 = float(jnp.finfo(jnp.float32).eps)  # 1.2e-7, its rounding.
 ROUNDINGS = 100  # Two ways of computing the same may differ by so many.
 CLOSE = ROUNDINGS * FLOAT32
 SEEN = 30 * FLOAT32  # What one program makes of a change is above this.
+NOTHING = 10 * FLOAT32  # What is 0 but for rounding, beside the largest number.
 FAR = 30 * CLOSE  # What differs by more has another cause than rounding.
 
 
@@ -104,15 +105,20 @@ def trees_close(
 ) -> Finding:
   """Whether two trees are equal but for rounding, array by array.
 
-  An array in bfloat16 has the tolerance of its own rounding.
+  An array in bfloat16 has the tolerance of its own rounding. An array that is 0
+  but for rounding, beside the others, is 0: so is the gradient of a bias that
+  is added to all keys.
   """
   worst = (-1.0, "")
   wrong: list[str] = []
   leaves = jax.tree.leaves_with_path(expected)
   others = jax.tree.leaves(actual)
+  nothing = NOTHING * max((_size(leaf) for _, leaf in leaves), default=0.0)
   for (path, leaf), other in zip(leaves, others, strict=True):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     difference = float(_relative(other, leaf).max(initial=0))
+    if _size(leaf) <= nothing and _size(other) <= nothing:
+      difference = 0.0
     if leaf.dtype == jnp.bfloat16:
       difference *= FLOAT32 / float(jnp.finfo(jnp.bfloat16).eps)
     worst = max(worst, (difference, name))
@@ -139,6 +145,11 @@ def eased(one: Finding, factor: float) -> Finding:
   tolerance = max(one.tolerance, min(factor * one.tolerance, FAR))
   is_right = one.difference <= tolerance
   return one._replace(is_right=is_right, tolerance=tolerance)
+
+
+def _size(array: Array) -> float:
+  """The largest number, without its sign."""
+  return float(np.abs(np.asarray(array).astype(np.float64)).max(initial=0))
 
 
 def _relative(actual: Array, expected: Array) -> np.ndarray:
