@@ -227,7 +227,7 @@ mutants: $(VENV)/installed ## Small mistakes that the tests should see: MODULES,
 lock: ## Renew requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra test --extra tpu --extra cuda --extra cuda13 --extra gcs --extra wandb \
-	  --extra stablehlo --extra tensorboard --extra lm-eval \
+	  --extra stablehlo --extra tensorboard --extra lm-eval --extra agents \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock
 

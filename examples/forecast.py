@@ -129,8 +129,8 @@ def errors(num_weeks: int, num_epochs: int) -> dict[str, float]:
 
 def main() -> None:
   parser = argparse.ArgumentParser()
-  parser.add_argument("--num-weeks", type=int, default=100)
-  parser.add_argument("--num-epochs", type=int, default=20)
+  parser.add_argument("--num_weeks", type=int, default=100)
+  parser.add_argument("--num_epochs", type=int, default=20)
   flags = parser.parse_args()
   for name, error in errors(flags.num_weeks, flags.num_epochs).items():
     print(f"{name:24}{error:.3f}")

@@ -1,0 +1,167 @@
+"""The agent with a memory, in an environment of the test's own."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from examples import ppo_memory
+from tests import kinds
+from transformer_xl import extend
+
+LANES, STEPS = 3, 10
+USUAL = kinds.USUAL
+MIXERS = (USUAL, *kinds.mixers(attends=False)[:2])
+
+
+class State(NamedTuple):
+  """Of an episode: its bit, its last step, and the next step's number."""
+
+  bit: jax.Array
+  last: jax.Array
+  time: jax.Array
+
+
+class Recall:
+  """Shows a bit, and asks for it after 2 to `most` steps, drawn for each."""
+
+  num_actions = 2
+
+  def reset(self, key, most):
+    key_bit, key_last = jax.random.split(key)
+    bit = jax.random.bernoulli(key_bit).astype(jnp.int32)
+    last = jax.random.randint(key_last, (), 2, most + 1)
+    state = State(bit, last, jnp.zeros((), jnp.int32))
+    return self.observation(state), state
+
+  def step(self, key, state, action, most):
+    ends = state.time == state.last
+    reward = jnp.where(ends, 2.0 * (action == state.bit) - 1, 0.0)
+    _, fresh = self.reset(key, most)
+    later = state._replace(time=state.time + 1)
+    after = jax.tree.map(functools.partial(jnp.where, ends), fresh, later)
+    return self.observation(after), after, reward, ends, False, {}
+
+  def observation(self, state):
+    shown = jnp.where(state.time == 0, 2 * state.bit - 1, 0)
+    return jnp.stack([shown, state.last - state.time]).astype(jnp.float32)
+
+
+def agent(mixer=USUAL, *, most=5, lanes=LANES, steps=STEPS, **options):
+  policy = ppo_memory.Policy(Recall.num_actions, mixer, **options)
+  return ppo_memory.Agent(
+    Recall(), most, policy, num_lanes=lanes, rollout_len=steps
+  )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def rollout(player, params, actor, key):
+  """What `act` sees in a rollout, [L, T, ...], and the actor after it."""
+  keys = jax.random.split(key, player.rollout_len)
+  act = functools.partial(player.act, params)
+  actor, steps = jax.lax.scan(act, actor, keys)
+  return actor, jax.tree.map(lambda array: jnp.swapaxes(array, 0, 1), steps)
+
+
+def read_afresh(player, params, observations):
+  """The policy's values of sequences [B, T, ...] without anything before."""
+  memory = extend.empty_state(
+    player.policy.config,
+    batch_size=len(observations),
+    mem_len=player.policy.mem_len,
+    step_len=1,
+  )
+  resets = jnp.zeros(observations.shape[:2], bool)
+  return jax.jit(player.policy.apply)(params, observations, memory, resets)[1]
+
+
+@pytest.mark.parametrize(
+  ("mixer", "has_gates"), [*((mixer, False) for mixer in MIXERS), (USUAL, True)]
+)
+def test_learning_sees_what_acting_saw_and_episodes_by_themselves(
+  mixer, has_gates
+):
+  """In a rollout that starts within episodes, of which more end in it.
+
+  The memory is shorter than the longest episodes.
+  """
+  most = 5
+  player = agent(mixer, most=most, has_gates=has_gates, mem_len=3)
+  params, _, actor = player.start(jax.random.key(0))
+  middle, first = rollout(player, params, actor, jax.random.key(1))
+  _, second = rollout(player, params, middle, jax.random.key(2))
+  assert not second.resets[:, 0].all()
+  assert (second.resets[:, 1:].sum(axis=1) > 1).all()
+  logits, values, _ = jax.jit(player.policy.apply)(
+    params, second.observations, middle.memory, second.resets
+  )
+  log_probs = ppo_memory.chosen(second.actions, jax.nn.log_softmax(logits))
+  # Sums over other numbers of keys round in other places.
+  np.testing.assert_allclose(log_probs, second.log_probs, atol=1e-5)
+  np.testing.assert_allclose(values, second.values, rtol=1e-4, atol=1e-5)
+
+  # Each episode by itself, across the rollouts. No step sees the zeros after.
+  both = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), first, second)
+  episodes, expected = [], []
+  for lane in range(LANES):
+    starts = np.flatnonzero(both.resets[lane]).tolist()
+    for start, end in zip(starts, [*starts[1:], 2 * STEPS], strict=True):
+      padding = [(0, most + 1 - (end - start)), (0, 0)]
+      seen = both.observations[lane, start:end]
+      episodes.append(np.pad(seen, padding))
+      expected.append(both.values[lane, start:end])
+  assert len(episodes) > 4 * LANES
+  found = read_afresh(player, params, jnp.stack(episodes))
+  for alone, together in zip(found, expected, strict=True):
+    np.testing.assert_allclose(
+      alone[: len(together)], together, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_advantages_end_with_episodes():
+  """As the definition has them, step by step."""
+  draw = np.random.default_rng(0)
+  values = draw.standard_normal((2, 7)).astype(np.float32)
+  rewards = draw.standard_normal((2, 7)).astype(np.float32)
+  ends = draw.random((2, 7)) < 0.3
+  seen = ppo_memory.Rollout(
+    *(None, None, None, None),
+    values=jnp.asarray(values),
+    rewards=jnp.asarray(rewards),
+    ends=jnp.asarray(ends),
+  )
+  last = jnp.asarray([0.5, -2.0])
+  expected = np.zeros((2, 7))
+  for lane in range(2):
+    after, later = float(last[lane]), 0.0
+    for step in reversed(range(7)):
+      goes_on = 0.0 if ends[lane, step] else ppo_memory.DISCOUNT
+      error = rewards[lane, step] + goes_on * after - values[lane, step]
+      later = error + goes_on * ppo_memory.GAE_LAMBDA * later
+      after = values[lane, step]
+      expected[lane, step] = later
+  found = ppo_memory.advantages(seen, last)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_agent_learns_to_recall():
+  """Guessing returns 0."""
+  player = agent(most=3, lanes=32, steps=16)
+  returns = [*ppo_memory.train(player, 40, seed=0)]
+  assert abs(returns[0]) < 0.4
+  assert np.mean(returns[-5:]) > 0.9
+
+
+def test_without_memory_each_step_is_read_by_itself():
+  player = agent(remembers=False)
+  params, _, actor = player.start(jax.random.key(0))
+  _, seen = rollout(player, params, actor, jax.random.key(1))
+  single = seen.observations.reshape(LANES * STEPS, 1, -1)
+  found = read_afresh(player, params, single)
+  np.testing.assert_allclose(
+    found.reshape(LANES, STEPS), seen.values, rtol=1e-4, atol=1e-6
+  )
