@@ -74,5 +74,5 @@ VALUES = {
   "high_turns": (3.0, 8.0),
   "original_len": (16, 64),
 }
-TRANSFER = {"position_scale": "any"}
+TRANSFER = dict.fromkeys(VALUES, "equal") | {"position_scale": "any"}
 NO_SIZES = tuple(VALUES)
