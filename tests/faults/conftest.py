@@ -149,10 +149,23 @@ def _bucket_rows():
   yield f"| **all** | | **{tried}** | **{lost}** |"
 
 
+# Of a run of several processes, in their order.
+_STAGES = (
+  *("before joining", "compiling", "training", "saving", "validating"),
+  "after training",
+)
+
+
 def _process_rows():
   yield "| when | what | process 0 | process 1 |"
   yield "|---|---|---|---|"
-  for (when, what), ends in PROCESSES.items():
+
+  def place(found):
+    (when, what), _ = found
+    order = [when.startswith(stage) for stage in _STAGES]
+    return order.index(True), when, what
+
+  for (when, what), ends in sorted(PROCESSES.items(), key=place):
     both = [end for end in ends if end is not None]
     cells = [_process_cell(one) for one in zip(*both, strict=True)]
     cells = cells or ["lost", "lost"]

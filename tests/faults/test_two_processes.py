@@ -74,6 +74,7 @@ def last_line(process):
   line = ([line for line in said if line.startswith("error: ")] or said)[-1]
   line = re.sub(r"^[\d:]+ \[\d\] ", "", line)
   line = re.sub(r"localhost:\d+", "HOST:PORT", line)
+  line = re.sub(r"(left on device at) [^ ;`]+", r"\1 FOLDER", line)
   line = re.sub(r"Saved at step \d+", "Saved at step N", line)
   assert len(line) < 300, process.says()
   return f"`{line}`"
