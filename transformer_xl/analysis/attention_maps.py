@@ -67,14 +67,7 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if the memory is empty, or the text is too short."""
   del workdir
   vocabulary = vocabulary_lib.load(config.data.dataset_dir)
-  mem_len, segment_len = _lengths(config.eval)
-  _text(
-    config.analysis,
-    vocabulary,
-    config.data.dataset_dir,
-    config.eval.split,
-    at_least=mem_len + 2 * segment_len + 1,
-  )
+  _text(config.data, config.eval, config.analysis, vocabulary)
 
 
 def _lengths(evaluation: schema.EvalConfig) -> tuple[int, int]:
@@ -97,13 +90,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   config, vocabulary = run_vocabulary.load_for(config, workdir)
   config = load.replaced(config, {"data.targets": "all"})
   mem_len, segment_len = _lengths(config.eval)
-  text = _text(
-    config.analysis,
-    vocabulary,
-    config.data.dataset_dir,
-    config.eval.split,
-    at_least=mem_len + 2 * segment_len + 1,
-  )
+  text = _text(config.data, config.eval, config.analysis, vocabulary)
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
     trained_model.require_numbers(
@@ -157,21 +144,21 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
 
 
 def _text(
+  data: schema.DataConfig,
+  evaluation: schema.EvalConfig,
   analysis: schema.AnalysisConfig,
   vocabulary: vocabulary_lib.Vocabulary,
-  dataset_dir: str,
-  split: str,
-  *,
-  at_least: int,
 ) -> token_file.TokenFile:
   """The given text, or the start of the split."""
+  mem_len, segment_len = _lengths(evaluation)
+  at_least = mem_len + 2 * segment_len + 1
   if analysis.text:
     source = "analysis.text"
     tokens = np.asarray(vocabulary.encode(analysis.text))
     file = token_file.TokenFile(tokens, np.zeros(1, int), "", {})
   else:
     source = "the text"
-    file = token_file.open_split(dataset_dir, split)
+    file = token_file.open_split(data.dataset_dir, evaluation.split)
     tokens = file.tokens[: analysis.num_tokens + 1]
     file = dataclasses.replace(file, tokens=tokens)
   if len(tokens) < at_least:
