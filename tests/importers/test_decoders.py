@@ -66,7 +66,7 @@ def test_weights_over_several_files_and_a_run_of_them_are_the_same(tmp_path):
   stored_files.spread(source / "model.safetensors")
   workdir = str(tmp_path / "run")
   report = import_run.make(
-    format_name="huggingface", source=str(source), workdir=workdir
+    import_run.Request("huggingface", str(source)), workdir
   )
   assert report["num_tensors"] == len(weights)
   run = transformer_xl.load(workdir)
@@ -87,9 +87,7 @@ def test_an_export_is_of_the_type_that_was_imported(name, tmp_path):
   source = tmp_path / "source"
   decoders_by_hand.write(source, fields, weights)
   workdir = str(tmp_path / "run")
-  import_run.make(
-    format_name="huggingface", source=str(source), workdir=workdir
-  )
+  import_run.make(import_run.Request("huggingface", str(source)), workdir)
   target = tmp_path / "export"
   export_run.export(workdir, str(target))
   written = json.loads((target / "config.json").read_text())

@@ -108,9 +108,7 @@ def test_transformers_loads_an_export_without_our_code(name, tmp_path):
   written(name, "small", tmp_path / "source")
   workdir = str(tmp_path / "run")
   import_run.make(
-    format_name="huggingface",
-    source=str(tmp_path / "source"),
-    workdir=workdir,
+    import_run.Request("huggingface", str(tmp_path / "source")), workdir
   )
   target = tmp_path / "export"
   export_run.export(workdir, str(target))
