@@ -129,7 +129,7 @@ def test_without_network_the_cache_answers(served):
     ("missing", "hf://me/none does not exist or is private"),
     ("gated", "hf://me/gated is gated: accept its terms"),
     ("no revision", "hf://me/tiny has no revision 'v9'"),
-    ("another kind", "the type 'bert'; only 'transfo-xl'"),
+    ("another kind", "the type 'bert'; only llama, mistral"),
     ("no name", "is not a name on the Hub"),
     ("no weights", "has no weights"),
     ("not cached", "not in the cache, and http://127.0.0.1"),

@@ -14,7 +14,6 @@ from transformer_xl.importers import mapping
 PREFIX = hub_files.PREFIX
 _SMALL = (
   "config.json",
-  *decoders.TOKENIZERS,
   *huggingface.VOCABULARIES,
   f"{huggingface.VOCABULARY}/*",
 )
@@ -38,8 +37,10 @@ def download(address: str) -> Snapshot:
   """
   name, _, revision = address.removeprefix(PREFIX).partition("@")
   folder = hub_files.fetch(name, revision or None, _SMALL)
-  huggingface.read_config(folder)  # Before the weights, which are large.
+  fields = huggingface.read_config(folder)  # Before the large weights.
   commit = os.path.basename(folder)
+  if fields["model_type"] in decoders.KINDS:
+    hub_files.fetch(name, commit, decoders.TOKENIZERS)
   for weights in huggingface.WEIGHTS:
     hub_files.fetch(name, commit, (weights,))
     path = mapping.find(folder, (weights,))

@@ -64,7 +64,7 @@ def read(path: str, *, size: int) -> vocabulary.Vocabulary:
 
 def _converted(path: str, size: int) -> tuple[bytes, metrics_log.Json]:
   """A published vocabulary as this package's file and tokenizer."""
-  if path.endswith(".json"):
+  if path.endswith("tokenizer.json"):
     content = _padded(path, size).to_str().encode()
     return content, {"kind": "subword", "lower_case": False}
   published = published_vocabulary.read(path)
