@@ -32,6 +32,7 @@ PAGES = [
     path
     for folder in (
       *("experiments", "transformer_xl", "data_prep", "benchmarks"),
+      "examples",
     )
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "python -m " in path.read_text("utf-8") and path.resolve() == path
