@@ -271,7 +271,9 @@ def initial(data_dir, folder, mesh):
   devices = jax.devices()[: math.prod(mesh)]
   device_mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
   with jax.set_mesh(device_mesh):
-    params, record = initial_parameters.load(config.recipe, larger, device_mesh)
+    params, record = initial_parameters.load(
+      config.recipe, config.data.dataset_dir, device_mesh
+    )
   tables = params["embedding"]
   return jax.device_get(params), {
     "sha256": record["params_sha256"],

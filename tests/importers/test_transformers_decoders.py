@@ -93,8 +93,9 @@ def test_greedy_text_is_theirs_in_a_padded_batch_too(name, tmp_path):
     texts = model.generate(
       **batch,
       max_new_tokens=64,
-      min_new_tokens=64,
       do_sample=False,
+      # Else it would be left out until then.
+      eos_token_id=None,
       pad_token_id=tokenizer.pad_token_id,
     )
   length = batch["input_ids"].shape[1]
