@@ -67,10 +67,11 @@ def draw(rows: list[dict]) -> None:
     if trained & {f"{mixer}{ending}" for mixer in _MIXERS}
   ]
   figure, panels = plotting.subplots(
-    *(1, len(endings)), figsize=(1 + 4 * len(endings), 3), squeeze=False
+    1, len(endings), figsize=(1 + 4 * len(endings), 3)
   )
   points = np.arange(_NUM_UPDATES // _AVERAGED) + 0.5
-  for panel, ending in zip(panels[0], endings, strict=True):
+  panels = np.atleast_1d(panels)
+  for panel, ending in zip(panels, endings, strict=True):
     for name in (*(f"{mixer}{ending}" for mixer in _MIXERS), "no memory"):
       curves = np.array([row["returns"] for row in rows if row["name"] == name])
       if not curves.size:
@@ -91,7 +92,7 @@ def draw(rows: list[dict]) -> None:
     panel.set_xlabel("updates")
     panel.set_ylabel("mean return")
     panel.set_ylim(-0.3, 1.05)
-  lines, names = panels[0, 0].get_legend_handles_labels()
+  lines, names = panels[0].get_legend_handles_labels()
   figure.legend(lines, names, loc="outside right center")
   figure.savefig(_PICTURE, metadata={"Date": None})
 
