@@ -80,6 +80,11 @@ TESTS = {
     "tests/data/test_streams.py",
     "tests/data/test_segment_lengths.py",
   ),
+  "evaluation/protocol": (
+    _EVALUATOR,
+    "tests/evaluation/test_evaluate.py::test_context_is_read",
+    "tests/evaluation/test_evaluate.py::test_the_temperature",
+  ),
   "evaluation/evaluator": (
     _EVALUATOR,
     "tests/evaluation/test_evaluate.py::test_context_is_read",
