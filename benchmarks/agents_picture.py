@@ -43,14 +43,15 @@ def variants() -> dict[str, dict[str, object]]:
 def train(name: str, seed: int) -> dict[str, object]:
   """A row of the file."""
   agent = ppo_memory.memory_chain(_MEMORY_LENGTH, **variants()[name])
-  start, busy = time.monotonic(), time.process_time()
+  start = time.monotonic()
+  core_start = time.process_time()
   returns = [*ppo_memory.train(agent, _NUM_UPDATES, seed)]
   return {
     "name": name,
     "seed": seed,
     "memory_length": _MEMORY_LENGTH,
     "seconds": round(time.monotonic() - start),
-    "core_seconds": round(time.process_time() - busy),
+    "core_seconds": round(time.process_time() - core_start),
     "returns": [round(value, 3) for value in returns],
   }
 
@@ -72,7 +73,8 @@ def draw(rows: list[dict]) -> None:
   points = np.arange(_NUM_UPDATES // _AVERAGED) + 0.5
   panels = np.atleast_1d(panels)
   for panel, ending in zip(panels, endings, strict=True):
-    for name in (*(f"{mixer}{ending}" for mixer in _MIXERS), "no memory"):
+    names = [f"{mixer}{ending}" for mixer in _MIXERS]
+    for name in [*names, "no memory"]:
       curves = np.array([row["returns"] for row in rows if row["name"] == name])
       if not curves.size:
         continue

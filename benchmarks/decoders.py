@@ -133,7 +133,8 @@ def _ours(folder: str, long: int) -> dict[str, float]:
     state = model.init_state()
     tokens = np.array([_tokens(count)])
     for first in range(0, count, PART):
-      state, found = model.step(state, tokens[:, first : first + PART])
+      part = tokens[:, first : first + PART]
+      state, found = model.step(state, part)
       jax.block_until_ready(found)
 
   read(16)

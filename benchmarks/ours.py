@@ -103,7 +103,8 @@ class _Training:
     config = experiment(work)
     self._mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(self._mesh):
-      create_state, create_memory = programs.creators(config.recipe, self._mesh)
+      creators = programs.creators(config.recipe, self._mesh)
+      create_state, create_memory = creators
       state = create_state()
       memory = _full(create_memory(), work.mem_len)
       self._carry = state, memory

@@ -105,7 +105,7 @@ class Rollout(NamedTuple):
   observations: jax.Array
   resets: jax.Array
   actions: jax.Array
-  log_probs: jax.Array  # Of the actions, when they were taken.
+  log_probs: jax.Array  # How likely the actions were when taken.
   values: jax.Array
   rewards: jax.Array
   ends: jax.Array  # The action ended the episode.

@@ -84,18 +84,23 @@ def test_attention_gradients_are_the_slopes_of_its_values(kind):
   assert_slopes(total, arrays, found)
 
 
-def test_softmax_gradients_are_the_slopes_of_its_losses():
-  """Central differences of the losses in every number."""
-  draw = np.random.default_rng(0)
-  hidden = draw.standard_normal((6, 5))
-  targets = np.array([0, 2, 3, 4, 8, 3])
-  weights = softmax.Weights(
+def draw_softmax(draw):
+  """Weights of three clusters, 3, 2 and 4 words of 5, 3 and 2 numbers."""
+  return softmax.Weights(
     kernels=[draw.standard_normal(shape) for shape in ((3, 5), (2, 3), (4, 2))],
     projections=[draw.standard_normal((width, 5)) for width in (5, 3, 2)],
     bias=draw.standard_normal(9),
     cluster_kernel=draw.standard_normal((2, 5)),
     cluster_bias=draw.standard_normal(2),
   )
+
+
+def test_softmax_gradients_are_the_slopes_of_its_losses():
+  """Central differences of the losses in every number."""
+  draw = np.random.default_rng(0)
+  hidden = draw.standard_normal((6, 5))
+  targets = np.array([0, 2, 3, 4, 8, 3])
+  weights = draw_softmax(draw)
   loss_gradient = draw.standard_normal(6)
 
   def loss():
@@ -117,13 +122,7 @@ def test_softmax_gradients_are_the_slopes_of_its_losses():
 
 def test_softmax_losses_are_probabilities_of_one_vocabulary():
   draw = np.random.default_rng(1)
-  weights = softmax.Weights(
-    kernels=[draw.standard_normal(shape) for shape in ((3, 5), (2, 3), (4, 2))],
-    projections=[draw.standard_normal((width, 5)) for width in (5, 3, 2)],
-    bias=draw.standard_normal(9),
-    cluster_kernel=draw.standard_normal((2, 5)),
-    cluster_bias=draw.standard_normal(2),
-  )
+  weights = draw_softmax(draw)
   hidden = np.tile(draw.standard_normal(5), (9, 1))
   found = softmax.losses(hidden, np.arange(9), weights, np.ones(9))
   assert np.exp(-found["losses"]).sum() == pytest.approx(1, rel=1e-12)

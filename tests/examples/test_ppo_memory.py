@@ -18,11 +18,11 @@ MIXERS = (USUAL, *kinds.mixers(attends=False)[:2])
 
 
 class State(NamedTuple):
-  """Of an episode: its bit, its last step, and the next step's number."""
+  """An episode stands at a step, and knows what it will ask for and when."""
 
   bit: jax.Array
-  last: jax.Array
-  time: jax.Array
+  last: jax.Array  # Number of the last step.
+  time: jax.Array  # Number of the next step.
 
 
 class Recall:

@@ -149,7 +149,7 @@ def _bucket_rows():
   yield f"| **all** | | **{tried}** | **{lost}** |"
 
 
-# Of a run of several processes, in their order.
+# The stages that a run of several processes goes through, in their order.
 _STAGES = (
   *("before joining", "compiling", "training", "saving", "validating"),
   "after training",

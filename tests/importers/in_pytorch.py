@@ -23,6 +23,16 @@ LENGTHS = {
   "model.dropout_rate": 0.1,
 }
 ROTATING, SLOPING = kinds.encoding(rotates=True), kinds.sloping()
+BLOCK_OF_TODAY = {
+  "model.encoding": ROTATING,
+  "model.pre_norm": True,
+  "model.norm": "rms",
+  "model.final_norm": True,
+  "model.feed_forward": "swiglu",
+  "model.qk_norm": True,
+  "model.num_heads": 4,
+  "model.num_kv_heads": 2,
+}
 # Random models, with every option in one of them.
 MODELS = {
   "defaults": {"kind": "byte"},
@@ -64,17 +74,7 @@ MODELS = {
     "model.pre_norm": True,
   },
   SLOPING: {"kind": "byte", "model.encoding": SLOPING, "model.num_heads": 3},
-  "block of today": {
-    "kind": "subword",
-    "model.encoding": ROTATING,
-    "model.pre_norm": True,
-    "model.norm": "rms",
-    "model.final_norm": True,
-    "model.feed_forward": "swiglu",
-    "model.qk_norm": True,
-    "model.num_heads": 4,
-    "model.num_kv_heads": 2,
-  },
+  "block of today": {"kind": "subword", **BLOCK_OF_TODAY},
   "block of today around relative attention": {
     "kind": "byte",
     "model.untie_biases": True,

@@ -82,16 +82,7 @@ MODELS = {
     "model.tie_projections": "none",
     "model.embed_dim": 6,
   },
-  "BlockOfToday": {
-    "model.encoding": kinds.encoding(rotates=True),
-    "model.pre_norm": True,
-    "model.norm": "rms",
-    "model.final_norm": True,
-    "model.feed_forward": "swiglu",
-    "model.qk_norm": True,
-    "model.num_heads": 4,
-    "model.num_kv_heads": 2,
-  },
+  "BlockOfToday": in_pytorch.BLOCK_OF_TODAY,
   "Alibi": {
     "model.encoding": kinds.sloping(),
     "model.num_heads": 3,
@@ -144,12 +135,7 @@ class Exported:
 
   def __init__(self, **options):
     config = load.from_config_dict(tiny.config_dict(**LENGTHS | options))
-    lengths = mapping.Lengths(
-      config.score.segment_len,
-      config.score.mem_len,
-      config.eval.clamp_len,
-      config.eval.same_length,
-    )
+    lengths = mapping.lengths_of(config.score, config.eval)
     fields = huggingface.config_fields(config.model, lengths)
     fields[huggingface.OWN] = huggingface.own_fields(config)
     self.fields = json.loads(json.dumps(fields))  # As config.json has them.

@@ -1,5 +1,8 @@
 """How a split is read: its stream, and the network with its settings."""
 
+import dataclasses
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 
@@ -12,6 +15,8 @@ from transformer_xl.model import ring
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
+
+ReaderT = TypeVar("ReaderT", reader_lib.Reader, reader_lib.NetworkReader)
 
 
 def open_stream(scoring: schema.Scoring, mem_len: int) -> streams.EvalStream:
@@ -38,22 +43,25 @@ def make_reader(
   model: schema.ModelConfig, evaluation: schema.EvalConfig, mem_len: int
 ) -> reader_lib.Reader:
   """The reader of whole segments, with the first temperature of evaluation."""
-  return reader_lib.Reader(
-    model,
-    mem_len=mem_len,
-    segment_len=evaluation.read_len,
-    clamp_len=evaluation.clamp_len,
-    same_length=evaluation.same_length,
-    temperature=evaluation.temperature[0],
-    whole_steps=True,
-  )
+  reader = _reader(reader_lib.Reader, model, evaluation, mem_len)
+  return dataclasses.replace(reader, whole_steps=True)
 
 
 def make_network_reader(
   model: schema.ModelConfig, evaluation: schema.EvalConfig, mem_len: int
 ) -> reader_lib.NetworkReader:
   """The network as a reader, with the first temperature of evaluation."""
-  return reader_lib.NetworkReader(
+  return _reader(reader_lib.NetworkReader, model, evaluation, mem_len)
+
+
+def _reader(
+  kind: type[ReaderT],
+  model: schema.ModelConfig,
+  evaluation: schema.EvalConfig,
+  mem_len: int,
+) -> ReaderT:
+  """A reader of one kind, with the settings of evaluation."""
+  return kind(
     model,
     mem_len=mem_len,
     segment_len=evaluation.read_len,

@@ -86,12 +86,7 @@ def export(
   if config is None:
     config = load.from_config_dict(load.saved(workdir))
   config, vocabulary = run_vocabulary.load_for(config, workdir)
-  lengths = mapping.Lengths(
-    config.score.segment_len,
-    config.score.mem_len,
-    config.eval.clamp_len,
-    config.eval.same_length,
-  )
+  lengths = mapping.lengths_of(config.score, config.eval)
   fields = decoders.config_fields(config.model, lengths)
   is_decoder = fields is not None  # transformers has its code.
   if fields is None:

@@ -18,6 +18,7 @@ from flax import traverse_util
 
 from transformer_xl import errors
 from transformer_xl import shapes
+from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
 from transformer_xl.model import network
 
@@ -37,6 +38,18 @@ class Lengths(NamedTuple):
   mem_len: int
   clamp_len: int  # 0 for no clamping.
   same_length: bool
+
+
+def lengths_of(
+  score: evaluation_fields.ScoreConfig, evaluation: schema.EvalConfig
+) -> Lengths:
+  """The lengths that an export states: those with which texts are scored."""
+  return Lengths(
+    score.segment_len,
+    score.mem_len,
+    evaluation.clamp_len,
+    evaluation.same_length,
+  )
 
 
 class Tensor(NamedTuple):

@@ -86,12 +86,6 @@ def load(
     "new_symbols": count,
     "drawn": [],
   }
-  if count and not model.softmax_bias:
-    raise errors.UserError(
-      f"the data have {count} symbols more than train.init_from={source}, and "
-      "their probabilities are set by a bias that model.softmax_bias=False "
-      "leaves out: prepare the data with the vocabulary of the source."
-    )
   if count:
     grown = network.abstract_params(recipe.model)
     add = functools.partial(add_symbols, config=model, count=count)
@@ -102,7 +96,8 @@ def load(
     wanted = network.abstract_params(recipe.model)
     at = mesh_lib.parameters(mesh, wanted, network.splits(recipe.model))
     fit = functools.partial(fitted, old=model, recipe=recipe)
-    record["drawn"] = rest = missing(model, recipe.model)
+    rest = missing(model, recipe.model)
+    record["drawn"] = rest
     params = jax.jit(fit, out_shardings=at)(params)
     logging.info(
       "Drawn, in whole or in part, as train.init_from has nothing that fits: "
@@ -243,6 +238,13 @@ def _checked_model(recipe: schema.Recipe) -> schema.ModelConfig:
       f"{name} is {value} in train.init_from={source} and "
       f"{_field(model, name)} in this run: set --config.{name}={value}, or "
       f"start from its configuration, --config=experiments/saved.py:{source}."
+    )
+  count = model.vocab_size - saved.vocab_size
+  if count > 0 and not saved.softmax_bias:
+    raise errors.UserError(
+      f"the data have {count} symbols more than train.init_from={source}, and "
+      "their probabilities are set by a bias that model.softmax_bias=False "
+      "leaves out: prepare the data with the vocabulary of the source."
     )
   return saved
 
