@@ -8,7 +8,7 @@ from tests.importers import in_pytorch
 from transformer_xl.importers import export_run
 from transformer_xl.training import loop
 
-torch, transformers = in_pytorch.torch, in_pytorch.transformers
+torch = in_pytorch.torch
 
 
 @pytest.mark.parametrize("name", in_pytorch.MODELS)

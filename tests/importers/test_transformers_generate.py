@@ -5,7 +5,7 @@ import pytest
 import transformer_xl
 from tests.importers import in_pytorch
 
-torch, transformers = in_pytorch.torch, in_pytorch.transformers
+torch = in_pytorch.torch
 
 
 @pytest.mark.parametrize("name", in_pytorch.MODELS)
