@@ -112,6 +112,11 @@ MODES = {
     "Train without recurrence or with other encodings, and compare.",
     "analysis",
   ),
+  "paper": Mode(
+    "analysis.paper.repeat",
+    "Repeat a table or figure of the paper (--config=paper:table6:small).",
+    "analysis",
+  ),
   "recall": Mode(
     "analysis.recall",
     "How far back models look values up, in a synthetic text.",
@@ -139,7 +144,7 @@ MODES = {
     "",
   ),
 }
-_TRAINING = ("train", "study", "ablation")  # They may start without data.
+_TRAINING = ("train", "study", "ablation", "paper")  # They may start without data.
 _CHECK_WORKDIR = "runs/check"
 _CHECKED = {"config.model.layers", "config.model.encoding"}  # What it reads.
 # Flags that some modes alone read.

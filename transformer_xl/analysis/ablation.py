@@ -53,29 +53,28 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   Raises:
     UserError: a row's name is unknown, or a row cannot be trained.
   """
-  return comparison.run(
-    config, workdir, _preset(config.analysis, rows_of(config))
-  )
+  return comparison.run(config, workdir, preset(config))
 
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError for a row that cannot be trained or measured."""
-  preset = _preset(config.analysis, rows_of(config))
-  comparison.checked_plans(config, workdir, preset)
+  comparison.checked_plans(config, workdir, preset(config))
 
 
-def _preset(
-  analysis: schema.AnalysisConfig, rows: Sequence[variants.Variant]
-) -> comparison.Preset:
-  """What is particular about the ablation."""
+def preset(config: schema.ExperimentConfig) -> comparison.Preset:
+  """What is particular about the ablation of an experiment.
+
+  Raises:
+    UserError: a row's name is unknown, or the experiment has no recurrence.
+  """
   return comparison.Preset(
     mode="ablation",
     is_timed=False,  # Models of the paper's size fit one at a time.
-    variants=rows,
+    variants=rows_of(config),
     lengths=attention_lengths,
     measure=measure,
     choose_length=compared_length,
-    about={"equal_memory": analysis.equal_memory},
+    about={"equal_memory": config.analysis.equal_memory},
     fields=fields,
     table=table,
     draw=draw,

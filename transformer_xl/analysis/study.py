@@ -48,27 +48,29 @@ def run(
   Raises:
     UserError: a variant is not one, or its values are not allowed.
   """
-  preset = _preset(config.analysis, config.data)
-  return comparison.run(config, workdir, preset, topology=topology)
+  return comparison.run(config, workdir, preset(config), topology=topology)
 
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError for a variant that cannot be trained or measured."""
-  preset = _preset(config.analysis, config.data)
-  comparison.checked_plans(config, workdir, preset)
+  comparison.checked_plans(config, workdir, preset(config))
 
 
-def _preset(
-  analysis: schema.AnalysisConfig, data: schema.DataConfig
-) -> comparison.Preset:
-  """What is particular about a study."""
+def preset(config: schema.ExperimentConfig) -> comparison.Preset:
+  """What is particular about a study.
+
+  Raises:
+    UserError: there are no variants, or one of them is none.
+  """
+  analysis = config.analysis
+  data = config.data
   if not analysis.variants:
     raise errors.UserError(
       "--mode=study needs variants to compare; set --config.analysis.variants, "
       "which is \"('unchanged:',)\" for the configuration as it is, or name a "
       "study, as in --config=memory_suite:mqar."
     )
-  preset = comparison.Preset(
+  of_losses = comparison.Preset(
     mode="study",
     is_timed=True,
     variants=[variants.parse(text) for text in analysis.variants],
@@ -81,10 +83,10 @@ def _preset(
     draw=draw,
   )
   if data.targets == "answers":
-    return _of_answers(preset, data.dataset_dir, analysis.split)
+    return _of_answers(of_losses, data.dataset_dir, analysis.split)
   if data.reset_at_documents:
-    return _of_documents(preset, data.dataset_dir, analysis.split)
-  return preset
+    return _of_documents(of_losses, data.dataset_dir, analysis.split)
+  return of_losses
 
 
 def _of_answers(

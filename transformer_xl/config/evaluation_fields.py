@@ -138,7 +138,10 @@ class ScoreConfig(Group):
 class AnalysisConfig(Group):
   """The paper's analyses, which docs/analyses.md explains."""
 
-  # Comparisons of variants that are trained: study and ablation.
+  paper: str = field("")
+  """Table, figure or appendix of the paper that is repeated, such as table6;
+  --config=paper:table6 sets it."""
+  # Comparisons of variants that are trained: study, ablation and paper.
   split: str = field("valid", ("train", "valid", "test"))
   """Split that variants are compared on, in the place of eval.split; the test
   split is for what was chosen (docs/choosing.md)."""

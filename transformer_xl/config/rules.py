@@ -18,7 +18,7 @@ from transformer_xl.config import schema
 from transformer_xl.config import training_fields
 
 # Modes that train variants of the configuration and compare them.
-_TRAIN_VARIANTS = ("ablation", "study")
+_TRAIN_VARIANTS = ("ablation", "paper", "study")
 # Modes whose results state no temperature.
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
 # Modes whose losses are of fixed parameters alone.

@@ -1,0 +1,285 @@
+"""How each item of the paper is measured: by the analyses of this package.
+
+Models are trained in WORKDIR/models/DATASET/VARIANT, so that items which
+compare the same model share it, and a model that is finished is not trained
+again.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from matplotlib import figure as figure_lib
+
+from transformer_xl import errors
+from transformer_xl import storage
+from transformer_xl.analysis import ablation
+from transformer_xl.analysis import attention_maps
+from transformer_xl.analysis import comparison
+from transformer_xl.analysis import eval_speed
+from transformer_xl.analysis import recl
+from transformer_xl.analysis import study
+from transformer_xl.analysis import trials
+from transformer_xl.analysis import variants
+from transformer_xl.analysis.paper import published
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.model import nats
+from transformer_xl.text import generate
+from transformer_xl.workdir import metrics_log
+
+
+class Measured(NamedTuple):
+  """A row as it was measured.
+
+  Attributes:
+    values: by column of the item; None where there is nothing to measure.
+    low: the least of the seeds in the first column.
+    high: the greatest of them.
+    num_parameters: of the model; None for what has none of its own.
+  """
+
+  values: tuple[float | None, ...]
+  low: float | None = None
+  high: float | None = None
+  num_parameters: int | None = None
+
+
+class Found(NamedTuple):
+  """What a method has found.
+
+  Attributes:
+    rows: by variant.
+    details: what the analyses have written, as JSON.
+    figures: pictures to draw, by the end of their names.
+    pictures: files that exist, by the end of their names.
+  """
+
+  rows: dict[str, Measured]
+  details: metrics_log.Json
+  figures: dict[str, figure_lib.Figure] = {}
+  pictures: dict[str, str] = {}
+
+
+def check(
+  item: published.Item, config: schema.ExperimentConfig, workdir: str
+) -> None:
+  """Raises a UserError for what could not be trained or measured."""
+  if item.method == "speed":
+    eval_speed.check(config, workdir)
+  elif item.method in _PRESETS:
+    preset = _PRESETS[item.method](config)
+    comparison.checked_plans(config, models_folder(config, workdir), preset)
+  else:
+    _trials(item, config, workdir)
+
+
+def measure(
+  item: published.Item, config: schema.ExperimentConfig, workdir: str
+) -> Found:
+  """Trains what is missing and measures the item.
+
+  Raises:
+    UserError: something cannot be trained or measured.
+    StoppedError: a signal stopped training; the same command resumes there.
+  """
+  return _METHODS[item.method](item, config, workdir)
+
+
+def models_folder(config: schema.ExperimentConfig, workdir: str) -> str:
+  """Where the models of a dataset are trained."""
+  return os.path.join(workdir, "models", config.data.name)
+
+
+def _study_preset(config: schema.ExperimentConfig) -> comparison.Preset:
+  """Variants as in `--mode=study`, which nobody has to time."""
+  return study.preset(config)._replace(is_timed=False)
+
+
+def _ablation_preset(config: schema.ExperimentConfig) -> comparison.Preset:
+  """The rows of `--mode=ablation`, and variants that have no such name."""
+  preset = ablation.preset(config)
+  others = [variants.parse(text) for text in config.analysis.variants]
+  return preset._replace(variants=[*preset.variants, *others])
+
+
+def _study(
+  item: published.Item, config: schema.ExperimentConfig, workdir: str
+) -> Found:
+  """Perplexity, or bits a character, of each variant."""
+  unit = nats.bits if item.columns == (published.BITS,) else nats.perplexity
+  folder = models_folder(config, workdir)
+  result = comparison.run(config, folder, _study_preset(config))
+  rows = {}
+  for row in result["rows"]:
+    by_seed = [unit(nll) for nll in row["nll_by_seed"][row["length"]]]
+    rows[row["name"]] = Measured(
+      values=(unit(row["nll"]),),
+      low=min(by_seed),
+      high=max(by_seed),
+      num_parameters=row["num_parameters"],
+    )
+  return Found(rows, result)
+
+
+def _ablation(
+  item: published.Item, config: schema.ExperimentConfig, workdir: str
+) -> Found:
+  """Perplexity at the attention length of training, and at the best one."""
+  del item
+  folder = models_folder(config, workdir)
+  preset = _ablation_preset(config)
+  result = comparison.run(config, folder, preset)
+  rows = {}
+  for row in result["rows"]:
+    by_seed = row["nll_by_seed"][row["init"]["attention_len"]]
+    best = row["best"]
+    rows[row["name"]] = Measured(
+      values=(
+        row["init"]["perplexity"],
+        best["perplexity"],
+        best["attention_len"],
+      ),
+      low=nats.perplexity(min(by_seed)),
+      high=nats.perplexity(max(by_seed)),
+      num_parameters=row["num_parameters"],
+    )
+  picture = os.path.join(folder, "results", "ablation.png")
+  return Found(rows, result, pictures={"attention": picture})
+
+
+def _recl(
+  item: published.Item, config: schema.ExperimentConfig, workdir: str
+) -> Found:
+  """Relative effective context lengths, within each group of the paper."""
+  by_name = {
+    os.path.basename(trial.folder): trial
+    for trial in _trials(item, config, workdir)
+  }
+  counts = {name: _trained(trial) for name, trial in by_name.items()}
+  rows = {}
+  details = {}
+  figures = {}
+  for group in dict.fromkeys(row.group for row in item.rows):
+    names = [
+      row.variant
+      for row in item.rows
+      if row.group == group and row.variant in by_name
+    ]
+    if not names:
+      continue
+    first = by_name[names[0]]
+    folders = tuple(by_name[name].folder for name in names)
+    together = load.replaced(first.config, {"analysis.group": folders})
+    result = recl.run(together, first.folder)
+    details[group] = result
+    figures[group] = recl.draw(result)
+    for index, name in enumerate(names):
+      lengths = tuple(entry["recl"][index] for entry in result["recl"])
+      rows[name] = Measured(lengths, num_parameters=counts[name])
+  return Found(rows, details, figures)
+
+
+def _speed(
+  item: published.Item, config: schema.ExperimentConfig, workdir: str
+) -> Found:
+  """How much longer the vanilla model takes, by attention length."""
+  del item
+  result = eval_speed.run(config, workdir)
+  rows = {}
+  for row in result["lengths"]:
+    times = row["times_faster_than_vanilla"]["hidden"]
+    rows[str(row["attention_len"])] = Measured(
+      (times,), num_parameters=result["num_parameters"]
+    )
+  return Found(rows, result, {"time": eval_speed.draw(result)})
+
+
+def _attention(
+  item: published.Item, config: schema.ExperimentConfig, workdir: str
+) -> Found:
+  """Pictures of the heads of the one model that is trained."""
+  (trial,) = _trials(item, config, workdir)
+  _trained(trial)
+  result = attention_maps.run(trial.config, trial.folder)
+  pictures = {
+    name: os.path.join(trial.folder, "results", f"attention_{name}.png")
+    for name in ("distance", "widest", "terms")
+  }
+  return Found({}, result, pictures=pictures)
+
+
+def _sample(
+  item: published.Item, config: schema.ExperimentConfig, workdir: str
+) -> Found:
+  """What the one model that is trained writes behind a seed of test text."""
+  (trial,) = _trials(item, config, workdir)
+  _trained(trial)
+  return Found({}, generate.run(trial.config, trial.folder))
+
+
+def _trials(
+  item: published.Item, config: schema.ExperimentConfig, workdir: str
+) -> list[variants.Trial]:
+  """One training run for each variant: with the first rate and seed.
+
+  Raises:
+    UserError: a variant is not one, it cannot be trained, or the analysis
+      cannot read it.
+  """
+  folder = models_folder(config, workdir)
+  chosen = []
+  for variant in _variants(config):
+    changed = variants.configure(config, variant.changes)
+    variants.check(changed, mode=_MODES[item.method])
+    by_rate = variants.trials(changed, variant.name, folder)
+    trial = next(iter(by_rate.values()))[0]
+    trials.check(trial)
+    chosen.append(trial)
+  return chosen
+
+
+def _variants(config: schema.ExperimentConfig) -> Iterable[variants.Variant]:
+  """The rows of the ablation, and the variants of the study.
+
+  Raises:
+    UserError: there are none.
+  """
+  if not config.analysis.rows and not config.analysis.variants:
+    raise errors.UserError(
+      "--mode=paper needs models to train; name an item of the paper, as in "
+      "--config=paper:table6:small."
+    )
+  for name in config.analysis.rows:
+    yield ablation.parse(name, mem_len=config.train.mem_len)
+  for text in config.analysis.variants:
+    yield variants.parse(text)
+
+
+def _trained(trial: variants.Trial) -> int:
+  """Trains a model that is not trained yet; returns its parameters' count."""
+  found = trials.measure(
+    trial,
+    split=trial.config.eval.split,
+    lengths=(),
+    measure_model=lambda model, lengths: trials.Measurement({}, bins={}),
+    may_diverge=False,
+  )
+  storage.publish(trial.folder)
+  return found.num_parameters
+
+
+_PRESETS = {"study": _study_preset, "ablation": _ablation_preset}
+# The modes whose rules hold for what the other methods train.
+_MODES = {"recl": "recl", "attention": "attention", "sample": "generate"}
+_METHODS: dict[
+  published.Method,
+  Callable[[published.Item, schema.ExperimentConfig, str], Found],
+] = {
+  "study": _study,
+  "ablation": _ablation,
+  "recl": _recl,
+  "speed": _speed,
+  "attention": _attention,
+  "sample": _sample,
+}
