@@ -12,6 +12,7 @@ Run: python -m transformer_xl.main --mode=paper --workdir=/tmp/paper \
   --config=experiments/paper.py:table6:small
 """
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -294,8 +295,15 @@ def _small_appendix_e() -> ml_collections.ConfigDict:
 # The scale of the paper.
 
 
+def _full(experiment: types.ModuleType) -> ml_collections.ConfigDict:
+  """An experiment, in which nothing is compared yet."""
+  config = experiment.get_config()
+  config.analysis.rows = ()
+  return config
+
+
 def _table1() -> ml_collections.ConfigDict:
-  config = wt103_base.get_config()
+  config = _full(wt103_base)
   large = wt103_large.get_config()
   to_large = _difference(config, large)
   _set_variants(
@@ -312,7 +320,7 @@ def _table1() -> ml_collections.ConfigDict:
 
 
 def _table2() -> ml_collections.ConfigDict:
-  config = enwik8_base.get_config()
+  config = _full(enwik8_base)
   config.model.num_positions = 512
   alrfou = {**_NO_MEMORY, "model.encoding": "absolute_per_layer"}
   _set_variants(
@@ -345,7 +353,7 @@ def _table3() -> ml_collections.ConfigDict:
 
 
 def _table4() -> ml_collections.ConfigDict:
-  config = lm1b_base.get_config()
+  config = _full(lm1b_base)
   # The sizes that the paper's number belongs to.
   config.model.update({"num_layers": 20, "ff_dim": 6144})
   _set_variants(
@@ -360,14 +368,14 @@ def _table4() -> ml_collections.ConfigDict:
 
 
 def _table5() -> ml_collections.ConfigDict:
-  config = ptb_published.get_config()
+  config = _full(ptb_published)
   _set_variants(config, {"long_transformer_xl": {}})
   return config
 
 
 def _table6() -> ml_collections.ConfigDict:
   """128M parameters, by ten layers in the place of sixteen."""
-  config = wt103_base.get_config()
+  config = _full(wt103_base)
   config.model.update({"num_layers": 10, "ff_dim": 1200, "num_positions": 640})
   config.train.update({"segment_len": 128, "mem_len": 128})
   config.analysis.rows = _ATTENTION_ROWS
@@ -382,7 +390,7 @@ def _table6() -> ml_collections.ConfigDict:
 
 def _table7() -> ml_collections.ConfigDict:
   """20 layers, and about 0.3B parameters."""
-  config = lm1b_base.get_config()
+  config = _full(lm1b_base)
   config.model.update({"num_layers": 20, "ff_dim": 2048})
   _set_variants(
     config,
@@ -411,8 +419,7 @@ def _table8() -> ml_collections.ConfigDict:
 
 
 def _table9() -> ml_collections.ConfigDict:
-  config = enwik8_base.get_config()
-  config.analysis.rows = ()
+  config = _full(enwik8_base)
   return config
 
 
@@ -425,16 +432,14 @@ def _table10() -> ml_collections.ConfigDict:
 
 
 def _figure() -> ml_collections.ConfigDict:
-  config = wt103_base.get_config()
+  config = _full(wt103_base)
   config.analysis.num_tokens = 20_000
-  config.analysis.rows = ()
   _set_variants(config, {"standard": {}})
   return config
 
 
 def _appendix_e() -> ml_collections.ConfigDict:
-  config = wt103_large.get_config()
-  config.analysis.rows = ()
+  config = _full(wt103_large)
   config.generate.update({"mem_len": 1600, "num_tokens": 512, "top_k": 40})
   _set_variants(config, {"large": {}})
   return config

@@ -144,7 +144,8 @@ MODES = {
     "",
   ),
 }
-_TRAINING = ("train", "study", "ablation", "paper")  # They may start without data.
+# They may start without data.
+_TRAINING = ("train", "study", "ablation", "paper")
 _CHECK_WORKDIR = "runs/check"
 _CHECKED = {"config.model.layers", "config.model.encoding"}  # What it reads.
 # Flags that some modes alone read.

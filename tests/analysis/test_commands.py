@@ -25,7 +25,7 @@ for mode in main.MODES.values():
   assert callable(getattr(module, "check", None)) == is_checked_later
   groups = {name.partition(".")[0] for name in schema.all_fields()}
   assert mode.group in {"", *groups}
-alone = {"train", "plan", "export", "check"}
+alone = {"train", "plan", "export", "check", "paper"}
 assert {*main.MODES} == {*training_fields.FINISHES, *alone}
 print(*main.MODES)
 """

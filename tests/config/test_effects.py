@@ -231,6 +231,7 @@ WITHOUT = {
   "data.prepare": "tests/test_main.py: only `main` prepares, and benchmarks",
   "train.tracker": "tests/workdir/test_chosen_tracker.py: beside the log",
   "train.finish_with": "tests/test_main.py: only `main` runs other modes",
+  "analysis.paper": "tests/analysis/test_paper.py: which item is repeated",
   "analysis.variants": "tests/analysis/test_comparison.py: a study needs some",
   "generate.stop": "tests/text/test_generate.py: what is drawn is random",
   "generate.tokens_per_call": "how often text is printed; the same text",

@@ -10,12 +10,12 @@ from transformer_xl.config import load
 from transformer_xl.model import network
 
 FOLDER = pathlib.Path(experiments.__file__).parent
-# `saved` needs a run, `vanilla` a name and `own_text` a text; their tests are
+# `saved` needs a run, `vanilla` a name, `paper` an item and `own_text` a text; their tests are
 # elsewhere.
 NAMES = sorted(
   path.stem
   for path in FOLDER.glob("*.py")
-  if path.stem not in ("__init__", "own_text", "saved", "vanilla")
+  if path.stem not in ("__init__", "own_text", "paper", "saved", "vanilla")
 )
 # docs/specification.md, section 22: those of the published configurations, in
 # TensorFlow's style.

@@ -6,7 +6,8 @@ again.
 """
 
 import os
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from matplotlib import figure as figure_lib
@@ -57,8 +58,8 @@ class Found(NamedTuple):
 
   rows: dict[str, Measured]
   details: metrics_log.Json
-  figures: dict[str, figure_lib.Figure] = {}
-  pictures: dict[str, str] = {}
+  figures: Mapping[str, figure_lib.Figure] = types.MappingProxyType({})
+  pictures: Mapping[str, str] = types.MappingProxyType({})
 
 
 def check(

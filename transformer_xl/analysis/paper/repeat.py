@@ -12,6 +12,7 @@ paper and at a small one.
 import dataclasses
 import itertools
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -89,7 +90,7 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
 def _entry(
   item: published.Item,
   row: published.Row,
-  measured: dict[str, methods.Measured],
+  measured: Mapping[str, methods.Measured],
 ) -> metrics_log.Json:
   """A row of the JSON file."""
   here = measured.get(row.variant, _NOTHING)
@@ -106,7 +107,7 @@ def _entry(
 
 
 def table(
-  item: published.Item, measured: dict[str, methods.Measured]
+  item: published.Item, measured: Mapping[str, methods.Measured]
 ) -> list[dict[str, str]]:
   """The published values and the measured ones, in the paper's order."""
   lines = []
@@ -134,7 +135,7 @@ def _shown(value: float | None) -> str:
 
 
 def order(
-  item: published.Item, index: int, measured: dict[str, methods.Measured]
+  item: published.Item, index: int, measured: Mapping[str, methods.Measured]
 ) -> Order:
   """Compares the order of the rows of a column, within each group.
 
@@ -171,16 +172,17 @@ def _difference(one: float | None, other: float | None) -> float | None:
 
 def _overlap(one: methods.Measured, other: methods.Measured) -> bool:
   """Whether the ranges of two rows' seeds overlap, if both have several."""
+  ranges = []
   for row in (one, other):
     if row.low is None or row.high is None or row.low == row.high:
       return False
-  assert one.low is not None and one.high is not None
-  assert other.low is not None and other.high is not None
-  return one.low <= other.high and other.low <= one.high
+    ranges.append((row.low, row.high))
+  (low, high), (other_low, other_high) = ranges
+  return low <= other_high and other_low <= high
 
 
 def sentences(
-  item: published.Item, measured: dict[str, methods.Measured]
+  item: published.Item, measured: Mapping[str, methods.Measured]
 ) -> list[str]:
   """Says of each column whether the rows are in the order of the paper."""
   lines = []
@@ -200,7 +202,7 @@ def sentences(
 
 @plotting.in_style
 def draw(
-  item: published.Item, measured: dict[str, methods.Measured]
+  item: published.Item, measured: Mapping[str, methods.Measured]
 ) -> figure_lib.Figure:
   """Draws the first column: published on the left, measured on the right."""
   places = range(len(item.rows))
