@@ -133,6 +133,7 @@ CASES = {
   "train.segment_len_std": (1.0, WITHOUT_MEMORY),
   "train.context_len": (3, WITHOUT_MEMORY),
   "train.mem_len": (4, {}),
+  "train.mem_len_low": (0, {}),
   "train.gradient_segments": (2, {}),
   "train.clamp_len": (2, {}),
   "train.same_length": (True, {}),

@@ -135,16 +135,22 @@ class Network(nn.Module):
     state: State,
     resets: shapes.Resets,
     *,
+    visible_len: jt.Int[shapes.Array, ""] | None = None,
     dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Losses, AuxiliaryLosses, State]:
     """The losses of the targets, and the losses that training may add to them.
 
-    The arguments mean the same as in `nll`. The penalties on activations are
-    computed from states before dropout.
+    The arguments mean the same as in `nll`; attention sees at most
+    `visible_len` tokens before the segment, None for all that are remembered.
+    The penalties on activations are computed from states before dropout.
     """
     vectors = self.embed(inputs, dropout_lanes=dropout_lanes)
     hidden, state, kept = self.body.read(
-      vectors, state, resets, dropout_lanes=dropout_lanes
+      vectors,
+      state,
+      resets,
+      visible_len=visible_len,
+      dropout_lanes=dropout_lanes,
     )
     output = self.body.output_dropout(hidden, dropout_lanes=dropout_lanes)
     num_targets = targets.shape[1]

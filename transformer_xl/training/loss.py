@@ -43,11 +43,14 @@ class Loss:
     model: with the attention of training.
     train: says which penalties are added.
     totals: of the update.
+    visible_len: tokens before a segment that attention sees at most; None for
+      all that are remembered.
   """
 
   model: network.Network
   train: schema.TrainConfig
   totals: Totals
+  visible_len: jt.Int[shapes.Array, ""] | None = None
 
   def __call__(
     self,
@@ -72,6 +75,7 @@ class Loss:
       segment.targets,
       memory,
       segment.resets,
+      visible_len=self.visible_len,
       dropout_lanes=lanes,
     )
     assert segment.weights is not None

@@ -51,6 +51,23 @@ def make_model(
   return network.Network(model, settings)
 
 
+def drawn_visible_len(
+  recipe: schema.Recipe, step: jt.Int[shapes.Array, ""]
+) -> jt.Int[shapes.Array, ""] | None:
+  """How much of the memory an update sees; None for all of it.
+
+  It is drawn uniformly from `train.mem_len_low` to `train.mem_len`, both
+  included, as a function of seed and step.
+  """
+  train = recipe.train
+  if train.mem_len == 0 or train.mem_len_low in (-1, train.mem_len):
+    return None
+  # Generation draws from stream 2 of the seed.
+  key = jax.random.fold_in(jax.random.key(recipe.seed), 3)
+  key = jax.random.fold_in(key, step)
+  return jax.random.randint(key, (), train.mem_len_low, train.mem_len + 1)
+
+
 def train_segment(
   carry: Carry, segment: segment_lib.Segment, *, recipe: schema.Recipe
 ) -> tuple[Carry, UpdateMetrics]:
@@ -67,7 +84,14 @@ def train_segment(
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
   key = jax.random.fold_in(jax.random.key(recipe.seed), 1)
   key = jax.random.fold_in(key, state.step)
-  gradient, sums, memory = _gradient(state.params, memory, segment, key, recipe)
+  gradient, sums, memory = _gradient(
+    state.params,
+    memory,
+    segment,
+    key,
+    recipe,
+    visible_len=drawn_visible_len(recipe, state.step),
+  )
   gradient = rate_factors.without_frozen(gradient, train)
   factor = _rate_factor(state, segment, train)
   rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
@@ -143,6 +167,8 @@ def _gradient(
   segment: segment_lib.Segment,
   key: jax.Array,
   recipe: schema.Recipe,
+  *,
+  visible_len: jt.Int[shapes.Array, ""] | None,
 ) -> tuple[shapes.PyTree, nats.Sums, network.State]:
   """Gradient of the mean loss, its sums, and the next memory.
 
@@ -152,7 +178,8 @@ def _gradient(
   """
   train = recipe.train
   totals = loss_lib.totals(segment)
-  loss = loss_lib.Loss(make_model(recipe.model, train), train, totals)
+  model = make_model(recipe.model, train)
+  loss = loss_lib.Loss(model, train, totals, visible_len)
   several = train.gradient_segments > 1
   gradient = jax.grad(loss.of_several if several else loss, has_aux=True)
   lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)
