@@ -122,6 +122,15 @@ NEEDED = [
     {"train.asgd_start_step": 50, "train.num_steps": 50},
     {"train.num_steps": 5000},
   ),
+  (
+    {"model.auxiliary.target_weight": 0.1},
+    {"model.auxiliary.num_targets": 2},
+  ),
+  (
+    {"model.auxiliary.layers": "own", "model.num_layers": 1},
+    {"model.num_layers": 2},
+  ),
+  ({"train.mem_len_low": 4, "train.mem_len": 0}, {"train.mem_len": 8}),
   ({"model.num_positions": 9}, {"model.encoding": kinds.learned()}),
   (
     {"model.attention_dropout_rate": 0.1, **WITHOUT_ATTENTION},

@@ -167,6 +167,10 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       "--config.model.memory_start=masked",
     ),
     (
+      {"train.segment_len": 2, "model.auxiliary.num_targets": 3},
+      "must be at most train.segment_len=2",
+    ),
+    (
       {"train.mem_len": 4, "train.mem_len_low": 5},
       "must be at most train.mem_len=4",
     ),

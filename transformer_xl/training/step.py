@@ -84,14 +84,14 @@ def train_segment(
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
   key = jax.random.fold_in(jax.random.key(recipe.seed), 1)
   key = jax.random.fold_in(key, state.step)
-  gradient, sums, memory = _gradient(
-    state.params,
-    memory,
-    segment,
-    key,
-    recipe,
+  loss = loss_lib.Loss(
+    make_model(recipe.model, train),
+    train,
+    loss_lib.totals(segment),
     visible_len=drawn_visible_len(recipe, state.step),
+    num_silent=loss_lib.num_silent_layers(recipe, state.step),
   )
+  gradient, sums, memory = _gradient(loss, state.params, memory, segment, key)
   gradient = rate_factors.without_frozen(gradient, train)
   factor = _rate_factor(state, segment, train)
   rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
@@ -162,13 +162,11 @@ def train_chunk(
 
 
 def _gradient(
+  loss: loss_lib.Loss,
   params: shapes.PyTree,
   memory: network.State,
   segment: segment_lib.Segment,
   key: jax.Array,
-  recipe: schema.Recipe,
-  *,
-  visible_len: jt.Int[shapes.Array, ""] | None,
 ) -> tuple[shapes.PyTree, nats.Sums, network.State]:
   """Gradient of the mean loss, its sums, and the next memory.
 
@@ -176,10 +174,7 @@ def _gradient(
   is over the tokens of all parts and of all segments of an update. Parts share
   the key of dropout, so that a lane drops the same whatever part it is in.
   """
-  train = recipe.train
-  totals = loss_lib.totals(segment)
-  model = make_model(recipe.model, train)
-  loss = loss_lib.Loss(model, train, totals, visible_len)
+  train = loss.train
   several = train.gradient_segments > 1
   gradient = jax.grad(loss.of_several if several else loss, has_aux=True)
   lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)
