@@ -93,6 +93,7 @@ NEEDED = [
   ({"train.init_parameters": "ema"}, {"train.init_from": "run"}),
   ({"train.init_checkpoint": "best"}, {"train.init_from": "run"}),
   ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
+  ({"train.sgd.momentum": 0.9}, {"train.optimizer": "sgd"}),
   (
     {"train.adam_epsilon": 0.1, "train.optimizer": "sgd"},
     {"train.optimizer": "adam"},

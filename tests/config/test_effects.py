@@ -146,6 +146,7 @@ CASES = {
   "train.segments_per_call": (1, {}),
   "train.accumulation_steps": (2, {}),
   "train.optimizer": ("sgd", {}),
+  "train.sgd.momentum": (0.9, {"train.optimizer": "sgd"}),
   "train.learning_rate": (0.1, {}),
   "train.min_learning_rate_ratio": (0.5, {"train.schedule": "cosine"}),
   "train.decay_steps": (4, {"train.schedule": "cosine"}),
