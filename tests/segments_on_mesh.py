@@ -25,6 +25,12 @@ MODERN = {
   "model.qk_norm": True,
   "model.num_kv_heads": 2,
 }
+# Predictions that only training makes, and a memory of a drawn length.
+AUXILIARY = {
+  "model.auxiliary.layers": "own",
+  "model.auxiliary.num_targets": 2,
+  "train.mem_len_low": 0,
+}
 FIELDS = {
   "train.gradient_segments": SEGMENTS,
   "model.layers": ("attention:3", "attention"),
@@ -60,6 +66,10 @@ def main(folder):
     "mesh": sharded.differences(expected, train(data_dir, mixed)),
     "modern": sharded.differences(
       train(data_dir, (1, 1, 1), **MODERN), train(data_dir, mixed, **MODERN)
+    ),
+    "auxiliary": sharded.differences(
+      train(data_dir, (1, 1, 1), **AUXILIARY),
+      train(data_dir, mixed, **AUXILIARY),
     ),
     "accumulated": sharded.differences(
       expected, train(data_dir, mixed, **parts)

@@ -93,6 +93,7 @@ NEEDED = [
   ({"train.init_parameters": "ema"}, {"train.init_from": "run"}),
   ({"train.init_checkpoint": "best"}, {"train.init_from": "run"}),
   ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
+  ({"train.sgd.momentum": 0.9}, {"train.optimizer": "sgd"}),
   (
     {"train.adam_epsilon": 0.1, "train.optimizer": "sgd"},
     {"train.optimizer": "adam"},
@@ -122,6 +123,15 @@ NEEDED = [
     {"train.asgd_start_step": 50, "train.num_steps": 50},
     {"train.num_steps": 5000},
   ),
+  (
+    {"model.auxiliary.target_weight": 0.1},
+    {"model.auxiliary.num_targets": 2},
+  ),
+  (
+    {"model.auxiliary.layers": "own", "model.num_layers": 1},
+    {"model.num_layers": 2},
+  ),
+  ({"train.mem_len_low": 4, "train.mem_len": 0}, {"train.mem_len": 8}),
   ({"model.num_positions": 9}, {"model.encoding": kinds.learned()}),
   (
     {"model.attention_dropout_rate": 0.1, **WITHOUT_ATTENTION},

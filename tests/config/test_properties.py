@@ -94,6 +94,8 @@ FIELDS = {
   "train.segment_len_std": one_of(0.0, 0.0, 0.0, 0.5),
   "train.context_len": one_of(0, 0, 0, 3),
   "train.mem_len": ROOM,
+  "train.mem_len_low": one_of(-1, -1, 0, 1),
+  "model.auxiliary.num_targets": one_of(1, 1, 2),
   "train.gradient_segments": one_of(1, 1, 2),
   "train.clamp_len": one_of(0, 0, 0, 2, 9),
   "train.same_length": FLAGS,

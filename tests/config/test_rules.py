@@ -166,6 +166,22 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {"data.reset_at_documents": True, "model.memory_start": "zeros"},
       "--config.model.memory_start=masked",
     ),
+    (
+      {"train.segment_len": 2, "model.auxiliary.num_targets": 3},
+      "must be at most train.segment_len=2",
+    ),
+    (
+      {"train.mem_len": 4, "train.mem_len_low": 5},
+      "must be at most train.mem_len=4",
+    ),
+    (
+      {"train.mem_len_low": 0, "model.memory_start": "zeros"},
+      "all of it is seen; set --config.model.memory_start=masked",
+    ),
+    (
+      {"train.mem_len_low": 0, "model.layers": (kinds.compressing(),)},
+      "remembers several tokens in one vector",
+    ),
   ],
   ids=str,
 )

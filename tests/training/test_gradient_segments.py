@@ -293,7 +293,7 @@ def test_skipping_updates_skips_all_their_segments():
 def test_a_mesh_makes_the_updates_of_one_device(tmp_path):
   result = own_process.result("segments_on_mesh", tmp_path)
   assert result["moved"] > 1e-2
-  for name in ("mesh", "accumulated", "modern"):
+  for name in ("mesh", "accumulated", "auxiliary", "modern"):
     # As in test_sharding.py.
     assert result[name]["loss"] < 20 * comparison.FLOAT32
     assert result[name]["parameters"] < 20 * comparison.FLOAT32

@@ -429,6 +429,30 @@ def test_layers_of_other_mixers_take_what_fits_and_draw_the_rest(
   )
 
 
+AUXILIARY = {
+  "model.auxiliary.layers": "shared",
+  "model.auxiliary.num_targets": 2,
+}
+
+
+@pytest.mark.parametrize("at_source", [True, False])
+def test_predictions_of_training_alone_stay_behind_or_are_drawn(
+  at_source, data_dir, tmp_path
+):
+  own = runs.write(data_dir, str(tmp_path), **(AUXILIARY if at_source else {}))
+  given = tiny.params(own.model)
+  updates = {} if at_source else AUXILIARY
+  updates = {"train.init_from": str(tmp_path), **updates}
+  params, record = load(corpus.config(data_dir, **updates))
+  drawn = params.pop("auxiliary", {})
+  assert bool(drawn) != at_source
+  assert record["drawn"] == sorted(
+    f"auxiliary/target_2/{name}" for name in drawn.get("target_2", ())
+  )
+  given = {part: given[part] for part in params}
+  jax.tree.map(np.testing.assert_array_equal, params, given)
+
+
 def test_other_sizes_are_refused_whatever_is_drawn(data_dir, tmp_path):
   runs.write(data_dir, str(tmp_path))
   updates = {"model.ff_dim": 20, "train.init_from": str(tmp_path)}

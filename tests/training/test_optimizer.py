@@ -130,6 +130,28 @@ def test_the_gradient_is_clipped_by_its_global_norm():
       np.testing.assert_allclose(updates[name], -scale * leaf, rtol=1e-6)
 
 
+def test_momentum_adds_up_earlier_gradients():
+  """v_k = g_k + m v_(k-1), and the update is -v_k (Sutskever et al. 2013)."""
+  config = train_config(
+    **{"sgd.momentum": 0.9},
+    optimizer="sgd",
+    schedule="constant",
+    learning_rate=0.5,
+    clip_norm=0.0,
+  )
+  optimizer = optimizer_lib.make_optimizer(config)
+  gradients = np.random.default_rng(0).standard_normal((4, 3))
+  params = {"kernel": jnp.zeros(3)}
+  state = optimizer.init(params)
+  velocity = np.zeros(3)
+  for gradient in gradients:
+    velocity = gradient + 0.9 * velocity
+    updates, state = optimizer.update(
+      {"kernel": jnp.asarray(gradient, jnp.float32)}, state, params
+    )
+    np.testing.assert_allclose(updates["kernel"], -0.5 * velocity, rtol=1e-5)
+
+
 def test_matrices_decay_and_vectors_do_not():
   config = tiny.model_config(cutoffs=(9,), div_val=2, untie_biases=True)
   params = tiny.params(config)

@@ -46,6 +46,28 @@ def require_attention(model: schema.ModelConfig, what: str) -> None:
     )
 
 
+def require_memory_of_tokens(model: schema.ModelConfig, field: str) -> None:
+  """Raises a UserError if what is seen of the memory cannot be limited.
+
+  Zeros that are attended to have no length. Slots hold several tokens each, and
+  so do vectors that segments are written into.
+  """
+  if model.memory_start == "zeros":
+    raise errors.UserError(
+      f"{field} limits what is seen of the memory, and with model.memory_start="
+      "zeros all of it is seen; set --config.model.memory_start=masked, or "
+      f"--config.{field}=-1."
+    )
+  for name in sorted(model.mixers):
+    kind = registry.mixers[name]
+    if kind.writes_segments or not kind.keys_are_tokens:
+      raise errors.UserError(
+        f"{field} limits what is seen of a memory of tokens, and {name} "
+        "remembers several tokens in one vector; set --config.model.layers to "
+        f"others, or --config.{field}=-1."
+      )
+
+
 def require_full_memory(model: schema.ModelConfig, what: str) -> None:
   """Raises a UserError unless some layers attend, and all of them to `mem_len`.
 

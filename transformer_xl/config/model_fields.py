@@ -6,6 +6,20 @@ from transformer_xl.config.fields import SameAs
 from transformer_xl.config.fields import field
 
 
+class AuxiliaryConfig(Group):
+  """Predictions that only training makes (Al-Rfou et al. 2018)."""
+
+  layers: str = field("none", ("none", "shared", "own"), transfer="any")
+  """Let layers below the last predict in training, by the softmax of the last
+  layer or each by its own; layer l of n stops after l / 2n of train.num_steps
+  (docs/specification.md, section 14)."""
+  num_targets: int = field(1, "at least 1", transfer="any")
+  """Tokens that each position predicts in training: the next one, and those
+  after it by weights of their own."""
+  target_weight: float = field(0.5, "0 or more", transfer="any")
+  """Weight in the loss of targets after the next token."""
+
+
 class ModelConfig(Group):
   """The parameters of the model and the function that they compute."""
 
@@ -115,6 +129,7 @@ class ModelConfig(Group):
   # Initialisation.
   init_std: float = field(0.02, "0 or more", transfer="any")
   """Standard deviation of initial parameters."""
+  auxiliary: AuxiliaryConfig
   # Computation.
   dtype: str = field("float32", ("float32", "bfloat16", "auto"), transfer="any")
   """Number format of the computation; parameters stay float32. A run that

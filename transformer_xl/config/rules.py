@@ -37,6 +37,7 @@ _OF_ATTENTION = (
   "model.projection_dropout_rate",
   "model.attention_dropout_rate",
   "train.clamp_len",
+  "train.mem_len_low",
   "train.same_length",
 )
 # What makes training keep an average of the parameters.
@@ -173,6 +174,12 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
     idle["train.average_rate_factor"] = (
       "train.asgd_start_step below train.num_steps"
     )
+  if config.model.auxiliary.num_targets == 1:
+    idle["model.auxiliary.target_weight"] = "model.auxiliary.num_targets"
+  if config.model.num_layers == 1:
+    idle["model.auxiliary.layers"] = "model.num_layers above 1"
+  if not train.mem_len:
+    idle["train.mem_len_low"] = "train.mem_len"
   if not train.eval_every_steps:
     idle["train.log_memory_use"] = "train.eval_every_steps"
 
@@ -357,6 +364,22 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       f"train.segment_len_std={train.segment_len_std:g} draws the lengths, so "
       f"train.loss_on={train.loss_on} has no fixed half; set "
       "--config.train.loss_on=all."
+    )
+  if train.mem_len and train.mem_len_low > train.mem_len:
+    raise errors.UserError(
+      f"train.mem_len_low={train.mem_len_low} must be at most train.mem_len="
+      f"{train.mem_len}, between which the memory of an update is drawn; set "
+      f"--config.train.mem_len_low={train.mem_len} or --config.train.mem_len."
+    )
+  if train.mem_len and train.mem_len_low >= 0:
+    layer_rules.require_memory_of_tokens(config.model, "train.mem_len_low")
+  num_targets = config.model.auxiliary.num_targets
+  if num_targets > train.segment_len:
+    raise errors.UserError(
+      f"model.auxiliary.num_targets={num_targets} must be at most train."
+      f"segment_len={train.segment_len}, since targets beyond the segment are "
+      "not read; set --config.model.auxiliary.num_targets="
+      f"{train.segment_len}."
     )
   last = min(train.num_steps, train.decay_steps)
   if train.warmup_steps and train.warmup_steps >= last:

@@ -78,6 +78,9 @@ class TrainConfig(Group):
   without loss."""
   mem_len: int = field(128, "0 or more")
   """Length of the memory in tokens."""
+  mem_len_low: int = field(-1, "-1 or more")
+  """Draw how much of the memory each update sees, from this many tokens to
+  mem_len; -1 for all of it (docs/memory.md)."""
   gradient_segments: int = field(1, "at least 1")
   """Number of consecutive segments in an update, whose gradient flows through
   the memory between them (docs/memory.md)."""

@@ -11,6 +11,7 @@ import jax
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import auxiliary_predictions
 from transformer_xl.model import feed_forward as feed_forward_lib
 from transformer_xl.model import norm
 from transformer_xl.model.encodings import table as encodings
@@ -117,6 +118,8 @@ class Blocks(nn.Module):
     """
     if not self.settings.trains_memory:  # A constant, whoever computed it.
       states = jax.lax.stop_gradient(states)
+    keeps_outputs = self.settings.trains
+    keeps_outputs &= auxiliary_predictions.layers_predict(self.config)
     kept_by_layer = []
     for index, place in enumerate(self.layers):
       layer = Layer(self.config, self.settings, place, name=str(index))
@@ -128,6 +131,8 @@ class Blocks(nn.Module):
         assert layer.scope is not None
         layer.scope.rngs = self.scope.rngs
       hidden, kept = layer(hidden, states[index], shared)
+      if keeps_outputs:
+        kept = kept._replace(output=hidden)
       kept_by_layer.append(kept)
     return hidden, tuple(kept_by_layer)
 

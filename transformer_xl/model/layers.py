@@ -125,12 +125,23 @@ class Layers(nn.Module):
     state: State,
     resets: shapes.Resets | None = None,
     *,
+    visible_len: jt.Int[shapes.Array, ""] | None = None,
     dropout_lanes: shapes.Lanes | None = None,
   ) -> tuple[shapes.Hidden, State, tuple[mixer_lib.Kept, ...]]:
-    """Reads a segment up to the last dropout; also returns what mixers keep."""
+    """Reads a segment up to the last dropout; also returns what mixers keep.
+
+    Attention sees at most `visible_len` tokens before the segment; None is for
+    all that are remembered. The next state remembers the same in both cases.
+    """
     config = self.config
     segment_len = vectors.shape[1]
     shared = share(state.length, resets, vectors.shape[:2])
+    length = visibility.next_length(
+      shared.length, shared.since_reset, segment_len
+    )
+    if visible_len is not None:
+      visible = jnp.minimum(shared.length, visible_len)
+      shared = shared._replace(length=visible)
 
     distances = encode_distances(
       config,
@@ -147,9 +158,6 @@ class Layers(nn.Module):
     hidden = self.enter(vectors, dropout_lanes=dropout_lanes)
     hidden, kept = self.layers(hidden, state.layers, shared)
     hidden = self.finish(hidden)
-    length = visibility.next_length(
-      shared.length, shared.since_reset, segment_len
-    )
     layers = tuple(of_layers.state for of_layers in kept)
     return hidden, State(layers, length), kept
 

@@ -27,6 +27,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_embedding
 from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import auxiliary_predictions
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import feed_forward
 from transformer_xl.model import layers as layers_lib
@@ -49,11 +50,15 @@ class AuxiliaryLosses(NamedTuple):
       document starts. Merity et al. 2017, section 4.6.
     mixers: sum of the losses that mixers train their own parameters with; None
       if there are none.
+    predictions: sums of the losses of predictions that only training makes, of
+      the next token, the token after it, and so on; () if there are none. The
+      k-th, from 0, means nothing at the last k positions.
   """
 
   activation: shapes.Losses
   temporal: shapes.Losses
   mixers: shapes.Losses | None
+  predictions: tuple[shapes.Losses, ...]
 
 
 class Network(nn.Module):
@@ -72,6 +77,7 @@ class Network(nn.Module):
     config = self.config
     self.embedding = adaptive_embedding.AdaptiveEmbedding(config)
     self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
+    self.auxiliary = auxiliary_predictions.AuxiliaryPredictions(config)
     # Its parameters are the network's own: `layers` and not `body/layers`.
     self.body = layers_lib.Layers(config, self.settings)
     nn.share_scope(self, self.body)
@@ -135,16 +141,24 @@ class Network(nn.Module):
     state: State,
     resets: shapes.Resets,
     *,
+    visible_len: jt.Int[shapes.Array, ""] | None = None,
+    num_silent: int | jt.Int[shapes.Array, ""] = 0,
     dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Losses, AuxiliaryLosses, State]:
     """The losses of the targets, and the losses that training may add to them.
 
-    The arguments mean the same as in `nll`. The penalties on activations are
-    computed from states before dropout.
+    The arguments mean the same as in `nll`; attention sees at most
+    `visible_len` tokens before the segment, None for all that are remembered.
+    The lowest `num_silent` layers predict nothing. The penalties on activations
+    are computed from states before dropout.
     """
     vectors = self.embed(inputs, dropout_lanes=dropout_lanes)
     hidden, state, kept = self.body.read(
-      vectors, state, resets, dropout_lanes=dropout_lanes
+      vectors,
+      state,
+      resets,
+      visible_len=visible_len,
+      dropout_lanes=dropout_lanes,
     )
     output = self.body.output_dropout(hidden, dropout_lanes=dropout_lanes)
     num_targets = targets.shape[1]
@@ -163,8 +177,54 @@ class Network(nn.Module):
       activation=_mean_square(hidden),
       temporal=jnp.pad(change, ((0, 0), (1, 0))),
       mixers=of_mixers,
+      predictions=self._predictions(
+        output,
+        kept,
+        targets,
+        num_silent=num_silent,
+        dropout_lanes=dropout_lanes,
+      ),
     )
     return adaptive_softmax.nll(output, targets, self.head()), auxiliary, state
+
+  def _predictions(
+    self,
+    last: shapes.Hidden,
+    kept: tuple[mixer_lib.Kept, ...],
+    targets: shapes.Targets,
+    *,
+    num_silent: int | jt.Int[shapes.Array, ""],
+    dropout_lanes: shapes.Lanes | None,
+  ) -> tuple[shapes.Losses, ...]:
+    """`AuxiliaryLosses.predictions`, from what the last layer's softmax reads.
+
+    Layers below the last are read as it is: after `final_norm` and dropout.
+    """
+    config = self.config
+    if not auxiliary_predictions.is_used(config):
+      return ()
+    below = []
+    for number in range(config.num_layers - 1):
+      turn, place = divmod(number, len(kept))
+      outputs = kept[place].output
+      if outputs is not None:
+        read = self.body.finish(outputs[turn])
+        read = self.body.output_dropout(read, dropout_lanes=dropout_lanes)
+        below.append(read[:, -targets.shape[1] :])
+    return auxiliary_predictions.losses(
+      last,
+      jnp.stack(below) if below else None,
+      targets,
+      self.auxiliary(self.head()),
+      num_silent=num_silent,
+    )
+
+  def draw(
+    self, inputs: shapes.Tokens, targets: shapes.Targets, state: State
+  ) -> None:
+    """Uses every parameter, so that `init` draws it."""
+    self.nll(inputs, targets, state)
+    self.auxiliary(self.head())
 
   def log_probs(
     self,
@@ -238,7 +298,7 @@ def _boxed_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
   model = Network(config)
   tokens = jnp.zeros((1, 1), jnp.int32)
   state = empty_state(config, batch_size=1, mem_len=0, step_len=1)
-  return model.init(key, tokens, tokens, state, method="nll")["params"]
+  return model.init(key, tokens, tokens, state, method="draw")["params"]
 
 
 def num_parameters(params: shapes.PyTree) -> int:

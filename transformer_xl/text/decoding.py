@@ -243,7 +243,7 @@ def sample_keys(seed: int, num_samples: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="num_samples")
 def _sample_keys(key: jax.Array, num_samples: int) -> jax.Array:
-  key = jax.random.fold_in(key, 2)  # Training uses 0 and 1.
+  key = jax.random.fold_in(key, 2)  # Training uses 0, 1, 3.
   indices = jnp.arange(num_samples)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, indices)
 

@@ -18,6 +18,7 @@ from transformer_xl import storage
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import registry
 from transformer_xl.config import schema
+from transformer_xl.model import auxiliary_predictions
 from transformer_xl.model import network
 from transformer_xl.model.mixers import table
 from transformer_xl.training import programs
@@ -99,11 +100,12 @@ def load(
     rest = missing(model, recipe.model)
     record["drawn"] = rest
     params = jax.jit(fit, out_shardings=at)(params)
-    logging.info(
-      "Drawn, in whole or in part, as train.init_from has nothing that fits: "
-      "%s.",
-      ", ".join(rest),
-    )
+    if rest:
+      logging.info(
+        "Drawn, in whole or in part, as train.init_from has nothing that fits: "
+        "%s.",
+        ", ".join(rest),
+      )
   return params, record
 
 
@@ -245,6 +247,12 @@ def _checked_model(recipe: schema.Recipe) -> schema.ModelConfig:
       f"the data have {count} symbols more than train.init_from={source}, and "
       "their probabilities are set by a bias that model.softmax_bias=False "
       "leaves out: prepare the data with the vocabulary of the source."
+    )
+  if count > 0 and auxiliary_predictions.is_used(saved):
+    raise errors.UserError(
+      f"the data have {count} symbols more than train.init_from={source}, and "
+      "its model.auxiliary has softmaxes that cannot grow: prepare the data "
+      "with the vocabulary of the source."
     )
   return saved
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -35,6 +36,40 @@ def totals(segment: segment_lib.Segment[jax.Array]) -> Totals:
   return Totals(jnp.maximum(tokens, 1.0), jnp.maximum(changes, 1.0))
 
 
+def weights_ahead(
+  segment: segment_lib.Segment[jax.Array], ahead: int
+) -> jt.Float[shapes.Array, "B U"]:
+  """Weights of the targets that are `ahead` positions later, by position.
+
+  They are 0 where no such target is in the segment, or it belongs to another
+  document.
+  """
+  weights = segment.weights
+  assert weights is not None
+  num_targets = weights.shape[-1]
+  resets = segment.resets[..., -num_targets:]
+  for _ in range(ahead):
+    same_text = jnp.where(resets[..., 1:], 0.0, weights[..., 1:])
+    weights = jnp.pad(same_text, ((0, 0), (0, 1)))
+  return weights
+
+
+def num_silent_layers(
+  recipe: schema.Recipe, step: jt.Int[shapes.Array, ""]
+) -> jt.Int[shapes.Array, ""]:
+  """How many layers below the last have stopped predicting by an update.
+
+  Layer l of n stops once l / 2n of all updates are done (Al-Rfou et al. 2018,
+  "Intermediate Layer Losses").
+  """
+  num_layers = recipe.model.num_layers
+  ends = [
+    math.ceil(number * recipe.train.num_steps / (2 * num_layers))
+    for number in range(1, num_layers)
+  ]
+  return jnp.sum(step >= jnp.array(ends, jnp.int32), dtype=jnp.int32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Loss:
   """The loss of a part of an update's lanes: its share of the means.
@@ -43,11 +78,16 @@ class Loss:
     model: with the attention of training.
     train: says which penalties are added.
     totals: of the update.
+    visible_len: tokens before a segment that attention sees at most; None for
+      all that are remembered.
+    num_silent: how many layers, the lowest, have stopped predicting.
   """
 
   model: network.Network
   train: schema.TrainConfig
   totals: Totals
+  visible_len: jt.Int[shapes.Array, ""] | None = None
+  num_silent: int | jt.Int[shapes.Array, ""] = 0
 
   def __call__(
     self,
@@ -72,6 +112,8 @@ class Loss:
       segment.targets,
       memory,
       segment.resets,
+      visible_len=self.visible_len,
+      num_silent=self.num_silent,
       dropout_lanes=lanes,
     )
     assert segment.weights is not None
@@ -87,6 +129,11 @@ class Loss:
       objective += train.temporal_activation_penalty * temporal
     if auxiliary.mixers is not None:
       objective += summed(auxiliary.mixers).nll / self.totals.tokens
+    for ahead, losses in enumerate(auxiliary.predictions):
+      weights = weights_ahead(segment, ahead)
+      factor = self.model.config.auxiliary.target_weight if ahead else 1.0
+      predicted = nats.sum_losses(losses, weights=weights)
+      objective += factor * predicted.nll / self.totals.tokens
     return objective, (sums, memory)
 
   def of_several(

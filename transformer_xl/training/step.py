@@ -51,6 +51,23 @@ def make_model(
   return network.Network(model, settings)
 
 
+def drawn_visible_len(
+  recipe: schema.Recipe, step: jt.Int[shapes.Array, ""]
+) -> jt.Int[shapes.Array, ""] | None:
+  """How much of the memory an update sees; None for all of it.
+
+  It is drawn uniformly from `train.mem_len_low` to `train.mem_len`, both
+  included, as a function of seed and step.
+  """
+  train = recipe.train
+  if train.mem_len == 0 or train.mem_len_low in (-1, train.mem_len):
+    return None
+  # Generation draws from stream 2 of the seed.
+  key = jax.random.fold_in(jax.random.key(recipe.seed), 3)
+  key = jax.random.fold_in(key, step)
+  return jax.random.randint(key, (), train.mem_len_low, train.mem_len + 1)
+
+
 def train_segment(
   carry: Carry, segment: segment_lib.Segment, *, recipe: schema.Recipe
 ) -> tuple[Carry, UpdateMetrics]:
@@ -67,7 +84,14 @@ def train_segment(
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
   key = jax.random.fold_in(jax.random.key(recipe.seed), 1)
   key = jax.random.fold_in(key, state.step)
-  gradient, sums, memory = _gradient(state.params, memory, segment, key, recipe)
+  loss = loss_lib.Loss(
+    make_model(recipe.model, train),
+    train,
+    loss_lib.totals(segment),
+    visible_len=drawn_visible_len(recipe, state.step),
+    num_silent=loss_lib.num_silent_layers(recipe, state.step),
+  )
+  gradient, sums, memory = _gradient(loss, state.params, memory, segment, key)
   gradient = rate_factors.without_frozen(gradient, train)
   factor = _rate_factor(state, segment, train)
   rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
@@ -138,11 +162,11 @@ def train_chunk(
 
 
 def _gradient(
+  loss: loss_lib.Loss,
   params: shapes.PyTree,
   memory: network.State,
   segment: segment_lib.Segment,
   key: jax.Array,
-  recipe: schema.Recipe,
 ) -> tuple[shapes.PyTree, nats.Sums, network.State]:
   """Gradient of the mean loss, its sums, and the next memory.
 
@@ -150,9 +174,7 @@ def _gradient(
   is over the tokens of all parts and of all segments of an update. Parts share
   the key of dropout, so that a lane drops the same whatever part it is in.
   """
-  train = recipe.train
-  totals = loss_lib.totals(segment)
-  loss = loss_lib.Loss(make_model(recipe.model, train), train, totals)
+  train = loss.train
   several = train.gradient_segments > 1
   gradient = jax.grad(loss.of_several if several else loss, has_aux=True)
   lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)

@@ -184,11 +184,14 @@ class Kept(NamedTuple):
     loss: a loss of each token that trains the mixer's own parameters, if it has
       one.
     inspected: what attention was computed from, if the settings ask for it.
+    output: the output of the whole layer, if training predicts from it; no
+      mixer sets it.
   """
 
   state: LayerState
   loss: shapes.Losses | None = None
   inspected: scores.ScoreFactors | None = None
+  output: shapes.Hidden | None = None
 
 
 class Streaming(Protocol):
