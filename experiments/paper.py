@@ -133,8 +133,13 @@ def _small_characters(name: str, vocab_size: int) -> ml_collections.ConfigDict:
   return config
 
 
-_SMALL_ALRFOU: Changes = {
+_AUXILIARY: Changes = {
+  "model.auxiliary.layers": "own",
+  "model.auxiliary.num_targets": 2,
+}
+_ALRFOU: Changes = {
   **_NO_MEMORY,
+  **_AUXILIARY,
   "model.encoding": "absolute_per_layer",
 }
 _SMALL_DEEP: Changes = {"model.num_layers": 13}
@@ -181,8 +186,8 @@ def _small_table2() -> ml_collections.ConfigDict:
   _set_variants(
     config,
     {
-      "alrfou_12": _SMALL_ALRFOU,
-      "alrfou_64": _SMALL_ALRFOU | _SMALL_DEEP,
+      "alrfou_12": _ALRFOU,
+      "alrfou_64": _ALRFOU | _SMALL_DEEP,
       "layers_12": {},
       "layers_18": {"model.num_layers": 4},
       "layers_24": _SMALL_24,
@@ -196,8 +201,8 @@ def _small_table3() -> ml_collections.ConfigDict:
   _set_variants(
     config,
     {
-      "alrfou_12": _SMALL_ALRFOU,
-      "alrfou_64": _SMALL_ALRFOU | _SMALL_DEEP,
+      "alrfou_12": _ALRFOU,
+      "alrfou_64": _ALRFOU | _SMALL_DEEP,
       "layers_24": _SMALL_24,
     },
   )
@@ -322,12 +327,11 @@ def _table1() -> ml_collections.ConfigDict:
 def _table2() -> ml_collections.ConfigDict:
   config = _full(enwik8_base)
   config.model.num_positions = 512
-  alrfou = {**_NO_MEMORY, "model.encoding": "absolute_per_layer"}
   _set_variants(
     config,
     {
-      "alrfou_12": alrfou,
-      "alrfou_64": {**alrfou, "model.num_layers": 64},
+      "alrfou_12": _ALRFOU,
+      "alrfou_64": {**_ALRFOU, "model.num_layers": 64},
       "layers_12": {},
       "layers_18": {"model.num_layers": 18, "model.model_dim": 608},
       "layers_24": _difference(config, enwik8_large.get_config()),
@@ -340,12 +344,11 @@ def _table3() -> ml_collections.ConfigDict:
   config = _table2()
   config.data.name = "text8"
   config.model.vocab_size = 27
-  alrfou = {**_NO_MEMORY, "model.encoding": "absolute_per_layer"}
   _set_variants(
     config,
     {
-      "alrfou_12": alrfou,
-      "alrfou_64": {**alrfou, "model.num_layers": 64},
+      "alrfou_12": _ALRFOU,
+      "alrfou_64": {**_ALRFOU, "model.num_layers": 64},
       "layers_24": _difference(config, text8_large.get_config()),
     },
   )
