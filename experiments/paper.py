@@ -422,8 +422,7 @@ def _table8() -> ml_collections.ConfigDict:
 
 
 def _table9() -> ml_collections.ConfigDict:
-  config = _full(enwik8_base)
-  return config
+  return _full(enwik8_base)
 
 
 def _table10() -> ml_collections.ConfigDict:
