@@ -372,7 +372,7 @@ def _start_devices(attention: str) -> None:
 
   precision.require_32_bits()
   # Programs compiled for other devices than ours could be written but not read.
-  if not plans and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  if not plans:
     compile_cache.use()
   _join()
   if others.is_one_of_several():

@@ -41,6 +41,7 @@ from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 from transformer_xl.text import score as score_lib
 from transformer_xl.text import streaming
+from transformer_xl.workdir import compile_cache
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
@@ -383,6 +384,9 @@ def load(
 ) -> PretrainedModel:
   """Loads a trained model onto the first device.
 
+  What it compiles is kept for later processes, as commands keep it, unless JAX
+  was given a folder for that.
+
   Args:
     source: the workdir of a run or an import, a folder with a HuggingFace
       model of the types `transfo-xl`, `llama`, `mistral`, `qwen2` or `qwen3`,
@@ -401,6 +405,7 @@ def load(
   """
   logging.get_absl_logger().addFilter(log_lines.is_not_noise)
   precision.require_32_bits()
+  compile_cache.use()
   if not isinstance(source, str | os.PathLike):
     raise errors.UserError(
       "source must be a folder or an address, such as 'runs/quickstart': it is "

@@ -46,3 +46,24 @@ def test_programs_that_compile_in_no_time_are_kept(path):
   )
   subprocess.run([sys.executable, "-c", program], check=True)
   assert any(path.iterdir())
+
+
+@pytest.mark.parametrize("how", ["variable", "python"])
+def test_a_folder_that_somebody_has_chosen_stays(path, tmp_path, how):
+  own = str(tmp_path / "own")
+  given = {"JAX_COMPILATION_CACHE_DIR": own} if how == "variable" else {}
+  program = (
+    "import sys, jax; from transformer_xl.workdir import compile_cache; "
+    "sys.argv[1:] and jax.config.update(*sys.argv[1:]); compile_cache.use(); "
+    "print(jax.config.jax_compilation_cache_dir)"
+  )
+  update = ["jax_compilation_cache_dir", own] if how == "python" else []
+  done = subprocess.run(
+    [sys.executable, "-c", program, *update],
+    check=True,
+    env={**os.environ, **given},
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout.strip() == own
+  assert not path.exists()

@@ -11,10 +11,14 @@ def use() -> None:
   """Lets JAX keep compiled programs in `folder`, also those of small models.
 
   By itself it keeps only those that took a second to compile, and every command
-  would compile the others again.
+  would compile the others again. Nothing changes where somebody has chosen a
+  folder, or none, by JAX_COMPILATION_CACHE_DIR or in Python.
   """
   import jax  # Late, since it takes long.
 
+  is_chosen = jax.config.jax_compilation_cache_dir is not None
+  if is_chosen or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    return
   jax.config.update("jax_compilation_cache_dir", folder())
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
