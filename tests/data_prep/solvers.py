@@ -60,8 +60,28 @@ def passkey(words):
     yield index, words[place], index - place
 
 
+def listops(words):
+  """Replaces the innermost operation by its value until a digit is left."""
+  equals = words.index("=")
+  left = words[:equals]
+  while len(left) > 1:
+    end = left.index("]")
+    start = max(i for i in range(end) if left[i].startswith("["))
+    values = sorted(int(word) for word in left[start + 1 : end])
+    middle = len(values) // 2
+    value = {
+      "[MAX": values[-1],
+      "[MIN": values[0],
+      "[MED": (values[middle] + values[-middle - 1]) // 2,
+      "[SM": sum(values) % 10,
+    }[left[start]]
+    left = [*left[:start], str(value), *left[end + 1 :]]
+  yield equals + 1, left[0], equals + 1
+
+
 SOLVERS = {
   "copy": copied,
+  "listops": listops,
   "mqar": mqar,
   "overwrite": recall,
   "parity": parity,

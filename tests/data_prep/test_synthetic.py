@@ -16,6 +16,7 @@ from transformer_xl.data_prep.synthetic import task
 NUM_TOKENS = 20_000
 OPTIONS = {
   "copy": {"num_symbols": 5, "max_distance": 40},
+  "listops": {"max_distance": 40},
   "mqar": {"num_pairs": 4, "max_distance": 40},
   "overwrite": {"num_keys": 5, "max_distance": 40},
   "parity": {"max_distance": 40},
@@ -88,6 +89,7 @@ def test_a_text_depends_on_its_seed_and_split_alone(folders, tmp_path, name):
 
 DIGESTS = {
   "copy": "5d9a7ff78069",
+  "listops": "88a111bdeced",
   "mqar": "d2973d81dd0d",
   "overwrite": "7e87164319a8",
   "parity": "78043c8f12f4",
