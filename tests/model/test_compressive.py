@@ -12,6 +12,7 @@ import pytest
 
 from tests import comparison
 from tests import tiny
+from transformer_xl import errors
 from transformer_xl.model import network
 from transformer_xl.model.mixers import mixer
 
@@ -286,3 +287,9 @@ def test_slots_and_their_convolution_are_counted_by_hand():
       for one in (plain, config)
     ]
     assert works[1] - works[0] == pytest.approx(2 * more)
+
+
+@pytest.mark.parametrize("updates", [{"num_kv_heads": 1}, {"qk_norm": True}])
+def test_heads_that_are_not_plain_are_refused(updates):
+  with pytest.raises(errors.UserError, match="attention with plain heads of"):
+    tiny.model_config(layers=("compressive",), **updates)

@@ -147,6 +147,8 @@ TESTS = {
   "model/mixers/mixer": (
     _SEGMENTS + "[3-7-4",
     _ORACLE + "a_mixer_says",
+    _COUNTS,
+    "tests/config/test_rules.py::test_fields_that_contradict",
     *_cases(_READER, registry.mixers),
   ),
   "model/mixers/recurrent": tuple(
