@@ -10,8 +10,8 @@ from transformer_xl.config import load
 from transformer_xl.model import network
 
 FOLDER = pathlib.Path(experiments.__file__).parent
-# `saved` needs a run, `vanilla` a name, `paper` an item and `own_text` a text; their tests are
-# elsewhere.
+# `saved` needs a run, `vanilla` a name, `paper` an item and `own_text` a text;
+# their tests are elsewhere.
 NAMES = sorted(
   path.stem
   for path in FOLDER.glob("*.py")
