@@ -29,7 +29,7 @@ REFUSED = {
   "misspelt name": "cannot read quikstart: --config takes the name of an",
   "a name that is like none": "a file, as in --config=quickstart.",
   "the start of a name": (
-    "did you mean --config=enwik8_base or --config=enwik8_large?"
+    "did you mean --config=enwik8_alrfou or --config=enwik8_base or"
   ),
   "a dataset": "did you mean --config=wt103_base or --config=wt103_base_alig",
   "another folder": "cannot read configs/quickstart.py",

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from transformer_xl import errors
 from transformer_xl import experiments
 from transformer_xl.config import load
 from transformer_xl.model import network
@@ -24,7 +25,9 @@ PUBLISHED = {
   "wt103_base_aligned": 191_965_658,  # Not published; counted here.
   "wt103_large": 285_205_322,
   "enwik8_base": 41_055_436,
+  "enwik8_medium": 87_965_708,  # Sizes are not published; counted here.
   "enwik8_large": 277_231_820,
+  "enwik8_alrfou": 231_859_840,  # With 256 labels, 235 million.
   "text8_large": 277_050_395,
   "lm1b_base": 355_749_729,
   "lm1b_large": 838_078_041,
@@ -60,6 +63,20 @@ def test_pytorch_shares_the_biases_of_wt103_base():
   config = _config("wt103_base")
   config.model.untie_biases = False
   assert _count(config) == 151_107_538
+
+
+def test_alrfou_has_64_layers_or_12():
+  """44 million with 256 labels, 205 of which are bytes of the text."""
+  module = importlib.import_module("transformer_xl.experiments.enwik8_alrfou")
+  config = module.get_config("12")
+  assert _count(config) == 43_473_720
+  config.model.vocab_size = 256
+  assert _count(config) == pytest.approx(44e6, abs=4e5)
+  config = module.get_config()
+  config.model.vocab_size = 256
+  assert _count(config) == pytest.approx(235e6, abs=4e5)
+  with pytest.raises(errors.UserError, match="12 or 64 layers"):
+    module.get_config("18")
 
 
 def test_the_paper_widened_lm1b_base():
