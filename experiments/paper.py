@@ -24,8 +24,10 @@ from transformer_xl.analysis import vanilla
 from transformer_xl.analysis.paper import published
 from transformer_xl.config import load
 from transformer_xl.experiments import ablation_ptb
+from transformer_xl.experiments import enwik8_alrfou
 from transformer_xl.experiments import enwik8_base
 from transformer_xl.experiments import enwik8_large
+from transformer_xl.experiments import enwik8_medium
 from transformer_xl.experiments import lm1b_base
 from transformer_xl.experiments import lm1b_large
 from transformer_xl.experiments import ptb_published
@@ -77,8 +79,9 @@ def _difference(
     before = traverse_util.flatten_dict(config[group].to_dict(), sep=".")
     after = traverse_util.flatten_dict(other[group].to_dict(), sep=".")
     for name, value in after.items():
-      if value != before[name]:
-        changes[f"{group}.{name}"] = value
+      path = f"{group}.{name}"
+      if value != before[name] and path != "model.vocab_size":  # Of the data.
+        changes[path] = value
   return changes
 
 
@@ -326,14 +329,13 @@ def _table1() -> ml_collections.ConfigDict:
 
 def _table2() -> ml_collections.ConfigDict:
   config = _full(enwik8_base)
-  config.model.num_positions = 512
   _set_variants(
     config,
     {
-      "alrfou_12": _ALRFOU,
-      "alrfou_64": {**_ALRFOU, "model.num_layers": 64},
+      "alrfou_12": _difference(config, enwik8_alrfou.get_config("12")),
+      "alrfou_64": _difference(config, enwik8_alrfou.get_config()),
       "layers_12": {},
-      "layers_18": {"model.num_layers": 18, "model.model_dim": 608},
+      "layers_18": _difference(config, enwik8_medium.get_config()),
       "layers_24": _difference(config, enwik8_large.get_config()),
     },
   )
@@ -347,8 +349,8 @@ def _table3() -> ml_collections.ConfigDict:
   _set_variants(
     config,
     {
-      "alrfou_12": _ALRFOU,
-      "alrfou_64": {**_ALRFOU, "model.num_layers": 64},
+      "alrfou_12": _difference(config, enwik8_alrfou.get_config("12")),
+      "alrfou_64": _difference(config, enwik8_alrfou.get_config()),
       "layers_24": _difference(config, text8_large.get_config()),
     },
   )

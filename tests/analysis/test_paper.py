@@ -23,6 +23,19 @@ SCALES = ("", ":small")
 UNKNOWN = {("table5", ""): {"long_lstm"}}
 
 
+ENWIK8_24 = {
+  "model.vocab_size": 204,
+  "model.num_layers": 24,
+  "model.model_dim": 1024,
+  "model.num_heads": 8,
+  "model.head_dim": 128,
+}
+
+
+def tiny_config():
+  return load.from_config_dict(load.default())
+
+
 @functools.cache
 def config_of(name, scale):
   return load.from_config_dict(paper.get_config(name + scale))
@@ -64,6 +77,7 @@ def test_every_row_that_can_be_measured_is_trained(name, scale):
   assert found == wanted - UNKNOWN.get((name, scale), set())
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
   ("name", "variant", "count"),
   [
@@ -85,6 +99,7 @@ def test_variants_at_the_scale_of_the_paper_have_its_sizes(
   assert num_parameters(config_of(name, ""), variant) == count
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
   ("name", "variant", "count"),
   [
@@ -97,6 +112,32 @@ def test_variants_at_the_scale_of_the_paper_have_its_sizes(
 def test_sizes_of_our_choice_are_about_those_published(name, variant, count):
   found = num_parameters(config_of(name, ""), variant)
   assert abs(found / count - 1) < 0.03
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+  ("updates", "count"),
+  [
+    # docs/paper.md, "Where summaries of the paper cannot be right".
+    ({**ENWIK8_24, "model.ff_dim": 4096}, 327e6),
+    ({**ENWIK8_24, "model.ff_dim": 3072}, 277e6),
+    (
+      {
+        "model.vocab_size": 10_000,
+        "model.num_layers": 12,
+        "model.model_dim": 500,
+        "model.num_heads": 10,
+        "model.head_dim": 50,
+        "model.ff_dim": 1000,
+      },
+      32e6,
+    ),
+  ],
+)
+def test_sizes_that_summaries_state_have_other_counts(updates, count):
+  model = load.changed(tiny_config(), updates).model
+  found = network.num_parameters(network.abstract_params(model))
+  assert abs(found / count - 1) < 0.01
 
 
 def test_figure_3_is_drawn_from_the_models_of_table_8():

@@ -120,14 +120,8 @@ def parse(name: str, *, mem_len: int) -> variants.Variant:
   Raises:
     UserError: the name is unknown, or the experiment has no recurrence.
   """
-  choices = (
-    ("recurrent", "segment"),
-    schema.choices("model.encoding"),
-    schema.choices("train.loss_on"),
-  )
-  known_rows = ["-".join(parts) for parts in itertools.product(*choices)]
-  if name not in known_rows:
-    text = "-".join(f"({'|'.join(known)})" for known in choices)
+  if name not in _names():
+    text = "-".join(f"({'|'.join(known)})" for known in _choices())
     raise errors.UserError(
       f"analysis.rows has {name!r}, which is not a row; rows are {text}."
     )
@@ -147,6 +141,20 @@ def parse(name: str, *, mem_len: int) -> variants.Variant:
     changes["train.clamp_len"] = 0
     changes["eval.clamp_len"] = 0
   return variants.Variant(name, changes)
+
+
+def _choices() -> tuple[Sequence[str], ...]:
+  """What the parts of a row's name can be."""
+  return (
+    ("recurrent", "segment"),
+    schema.choices("model.encoding"),
+    schema.choices("train.loss_on"),
+  )
+
+
+def _names() -> list[str]:
+  """The names of all rows that there can be."""
+  return ["-".join(parts) for parts in itertools.product(*_choices())]
 
 
 def trained_length(train: schema.TrainConfig) -> int:
@@ -287,6 +295,8 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
     label = encoding.replace("_", " ")
     label += ", recurrence" if is_recurrent else ", no recurrence"
     label += "" if on_all else ", recent half"
+    if row.name not in _names():  # A variant of another size.
+      label = row.name
     marker = "o" if on_all else "^"
     colour = f"C{known.index(encoding)}"
     lengths = [*row.nll_by_length]
