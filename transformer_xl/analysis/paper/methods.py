@@ -30,6 +30,25 @@ from transformer_xl.text import generate
 from transformer_xl.workdir import metrics_log
 
 
+class Request(NamedTuple):
+  """An item to measure, with the experiment that says how.
+
+  Attributes:
+    item: of the paper.
+    config: what is trained and how it is measured.
+    workdir: where models and results are kept.
+  """
+
+  item: published.Item
+  config: schema.ExperimentConfig
+  workdir: str
+
+  @property
+  def models(self) -> str:
+    """The folder that the models of the dataset are trained in."""
+    return os.path.join(self.workdir, "models", self.config.data.name)
+
+
 class Measured(NamedTuple):
   """A row as it was measured.
 
@@ -62,55 +81,47 @@ class Found(NamedTuple):
   pictures: Mapping[str, str] = types.MappingProxyType({})
 
 
-def check(
-  item: published.Item, config: schema.ExperimentConfig, workdir: str
-) -> None:
+def check(request: Request) -> None:
   """Raises a UserError for what could not be trained or measured."""
-  if item.method == "speed":
-    eval_speed.check(config, workdir)
-  elif item.method in _PRESETS:
-    preset = _PRESETS[item.method](config)
-    comparison.checked_plans(config, models_folder(config, workdir), preset)
+  method = request.item.method
+  if method == "speed":
+    eval_speed.check(request.config, request.workdir)
+  elif method in _PRESETS:
+    preset = _PRESETS[method](request)
+    comparison.checked_plans(request.config, request.models, preset)
   else:
-    _trials(item, config, workdir)
+    _trials(request)
 
 
-def measure(
-  item: published.Item, config: schema.ExperimentConfig, workdir: str
-) -> Found:
+def measure(request: Request) -> Found:
   """Trains what is missing and measures the item.
 
   Raises:
     UserError: something cannot be trained or measured.
     StoppedError: a signal stopped training; the same command resumes there.
   """
-  return _METHODS[item.method](item, config, workdir)
+  return _METHODS[request.item.method](request)
 
 
-def models_folder(config: schema.ExperimentConfig, workdir: str) -> str:
-  """Where the models of a dataset are trained."""
-  return os.path.join(workdir, "models", config.data.name)
-
-
-def _study_preset(config: schema.ExperimentConfig) -> comparison.Preset:
+def _study_preset(request: Request) -> comparison.Preset:
   """Variants as in `--mode=study`, which nobody has to time."""
-  return study.preset(config)._replace(is_timed=False)
+  return study.preset(request.config)._replace(is_timed=False)
 
 
-def _ablation_preset(config: schema.ExperimentConfig) -> comparison.Preset:
+def _ablation_preset(request: Request) -> comparison.Preset:
   """The rows of `--mode=ablation`, and variants that have no such name."""
-  preset = ablation.preset(config)
-  others = [variants.parse(text) for text in config.analysis.variants]
+  preset = ablation.preset(request.config)
+  others = [variants.parse(text) for text in request.config.analysis.variants]
   return preset._replace(variants=[*preset.variants, *others])
 
 
-def _study(
-  item: published.Item, config: schema.ExperimentConfig, workdir: str
-) -> Found:
+def _study(request: Request) -> Found:
   """Perplexity, or bits a character, of each variant."""
-  unit = nats.bits if item.columns == (published.BITS,) else nats.perplexity
-  folder = models_folder(config, workdir)
-  result = comparison.run(config, folder, _study_preset(config))
+  unit = (
+    nats.bits if request.item.columns == (published.BITS,) else nats.perplexity
+  )
+  preset = _study_preset(request)
+  result = comparison.run(request.config, request.models, preset)
   rows = {}
   for row in result["rows"]:
     by_seed = [unit(nll) for nll in row["nll_by_seed"][row["length"]]]
@@ -123,14 +134,10 @@ def _study(
   return Found(rows, result)
 
 
-def _ablation(
-  item: published.Item, config: schema.ExperimentConfig, workdir: str
-) -> Found:
+def _ablation(request: Request) -> Found:
   """Perplexity at the attention length of training, and at the best one."""
-  del item
-  folder = models_folder(config, workdir)
-  preset = _ablation_preset(config)
-  result = comparison.run(config, folder, preset)
+  preset = _ablation_preset(request)
+  result = comparison.run(request.config, request.models, preset)
   rows = {}
   for row in result["rows"]:
     by_seed = row["nll_by_seed"][row["init"]["attention_len"]]
@@ -145,26 +152,23 @@ def _ablation(
       high=nats.perplexity(max(by_seed)),
       num_parameters=row["num_parameters"],
     )
-  picture = os.path.join(folder, "results", "ablation.png")
+  picture = os.path.join(request.models, "results", "ablation.png")
   return Found(rows, result, pictures={"attention": picture})
 
 
-def _recl(
-  item: published.Item, config: schema.ExperimentConfig, workdir: str
-) -> Found:
+def _recl(request: Request) -> Found:
   """Relative effective context lengths, within each group of the paper."""
   by_name = {
-    os.path.basename(trial.folder): trial
-    for trial in _trials(item, config, workdir)
+    os.path.basename(trial.folder): trial for trial in _trials(request)
   }
   counts = {name: _trained(trial) for name, trial in by_name.items()}
   rows = {}
   details = {}
   figures = {}
-  for group in dict.fromkeys(row.group for row in item.rows):
+  for group in dict.fromkeys(row.group for row in request.item.rows):
     names = [
       row.variant
-      for row in item.rows
+      for row in request.item.rows
       if row.group == group and row.variant in by_name
     ]
     if not names:
@@ -181,12 +185,9 @@ def _recl(
   return Found(rows, details, figures)
 
 
-def _speed(
-  item: published.Item, config: schema.ExperimentConfig, workdir: str
-) -> Found:
+def _speed(request: Request) -> Found:
   """How much longer the vanilla model takes, by attention length."""
-  del item
-  result = eval_speed.run(config, workdir)
+  result = eval_speed.run(request.config, request.workdir)
   rows = {}
   for row in result["lengths"]:
     times = row["times_faster_than_vanilla"]["hidden"]
@@ -196,11 +197,9 @@ def _speed(
   return Found(rows, result, {"time": eval_speed.draw(result)})
 
 
-def _attention(
-  item: published.Item, config: schema.ExperimentConfig, workdir: str
-) -> Found:
+def _attention(request: Request) -> Found:
   """Pictures of the heads of the one model that is trained."""
-  (trial,) = _trials(item, config, workdir)
+  (trial,) = _trials(request)
   _trained(trial)
   result = attention_maps.run(trial.config, trial.folder)
   pictures = {
@@ -210,50 +209,47 @@ def _attention(
   return Found({}, result, pictures=pictures)
 
 
-def _sample(
-  item: published.Item, config: schema.ExperimentConfig, workdir: str
-) -> Found:
+def _sample(request: Request) -> Found:
   """What the one model that is trained writes behind a seed of test text."""
-  (trial,) = _trials(item, config, workdir)
+  (trial,) = _trials(request)
   _trained(trial)
   return Found({}, generate.run(trial.config, trial.folder))
 
 
-def _trials(
-  item: published.Item, config: schema.ExperimentConfig, workdir: str
-) -> list[variants.Trial]:
+def _trials(request: Request) -> list[variants.Trial]:
   """One training run for each variant: with the first rate and seed.
 
   Raises:
     UserError: a variant is not one, it cannot be trained, or the analysis
       cannot read it.
   """
-  folder = models_folder(config, workdir)
   chosen = []
-  for variant in _variants(config):
-    changed = variants.configure(config, variant.changes)
-    variants.check(changed, mode=_MODES[item.method])
-    by_rate = variants.trials(changed, variant.name, folder)
+  for variant in _variants(request.config.analysis, request.config.train):
+    changed = variants.configure(request.config, variant.changes)
+    variants.check(changed, mode=_MODES[request.item.method])
+    by_rate = variants.trials(changed, variant.name, request.models)
     trial = next(iter(by_rate.values()))[0]
     trials.check(trial)
     chosen.append(trial)
   return chosen
 
 
-def _variants(config: schema.ExperimentConfig) -> Iterable[variants.Variant]:
+def _variants(
+  analysis: schema.AnalysisConfig, train: schema.TrainConfig
+) -> Iterable[variants.Variant]:
   """The rows of the ablation, and the variants of the study.
 
   Raises:
     UserError: there are none.
   """
-  if not config.analysis.rows and not config.analysis.variants:
+  if not analysis.rows and not analysis.variants:
     raise errors.UserError(
       "--mode=paper needs models to train; name an item of the paper, as in "
       "--config=paper:table6:small."
     )
-  for name in config.analysis.rows:
-    yield ablation.parse(name, mem_len=config.train.mem_len)
-  for text in config.analysis.variants:
+  for name in analysis.rows:
+    yield ablation.parse(name, mem_len=train.mem_len)
+  for text in analysis.variants:
     yield variants.parse(text)
 
 
@@ -273,10 +269,7 @@ def _trained(trial: variants.Trial) -> int:
 _PRESETS = {"study": _study_preset, "ablation": _ablation_preset}
 # The modes whose rules hold for what the other methods train.
 _MODES = {"recl": "recl", "attention": "attention", "sample": "generate"}
-_METHODS: dict[
-  published.Method,
-  Callable[[published.Item, schema.ExperimentConfig, str], Found],
-] = {
+_METHODS: dict[published.Method, Callable[[Request], Found]] = {
   "study": _study,
   "ablation": _ablation,
   "recl": _recl,

@@ -53,7 +53,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     StoppedError: a signal stopped training; the same command resumes there.
   """
   name, item = published.find(config.analysis.paper)
-  found = methods.measure(item, config, workdir)
+  found = methods.measure(methods.Request(item, config, workdir))
   result: metrics_log.Json = {
     "made_by": plotting.made_by(),
     "item": name,
@@ -84,7 +84,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError for an item that cannot be trained or measured."""
   _, item = published.find(config.analysis.paper)
-  methods.check(item, config, workdir)
+  methods.check(methods.Request(item, config, workdir))
 
 
 def _entry(
