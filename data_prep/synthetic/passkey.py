@@ -4,42 +4,23 @@
 
 A few digits stand somewhere in prose, and are asked for much later. The prose
 is the language reference that comes with Python (`pydoc_data`), or the text of
-`--source`: its letters in lower case, with a filler in the place of all but the
-most frequent words. So the text depends on the version of Python or the source.
+`--source`, with a filler in the place of all but the most frequent words.
 The distance is that from a digit to its copy, the same for a whole document.
 """
 
-import collections
-import re
 from collections.abc import Mapping
-from pydoc_data import topics
 from typing import ClassVar
 
 import numpy as np
 
 from transformer_xl import errors
 from transformer_xl.config import registry
+from transformer_xl.data_prep.synthetic import prose
 from transformer_xl.data_prep.synthetic import task
 
 MARKER = ["the", "pass", "key", "is"]
 NUM_WORDS = 200  # Most frequent words of the prose that are kept.
 _MOST_BEFORE = 16  # Words before the digits of a document.
-_WORD = re.compile(r"[a-z]+")
-
-
-def prose(text: str | None) -> list[str]:
-  """The words between the digits, from a text or the language reference."""
-  if text is None:
-    text = "\n".join(topics.topics.values())
-  words = _WORD.findall(text.lower())
-  if len(words) < 1000:
-    raise errors.UserError(
-      f"--source has {len(words)} words of letters a to z; a passkey hides "
-      "among at least 1000."
-    )
-  counts = collections.Counter(words)
-  kept = {word for word, _ in counts.most_common(NUM_WORDS)}
-  return [word if word in kept else task.FILLER for word in words]
 
 
 def write(
@@ -104,4 +85,4 @@ class Passkey(task.Task):
   write = staticmethod(write)
   check = staticmethod(check)
   has_prose = True
-  prose = staticmethod(prose)
+  prose = staticmethod(lambda text: prose.words(text, num_words=NUM_WORDS))

@@ -69,6 +69,7 @@ class Task:
       together.
     check: takes the options; raises a UserError if they do not go together.
     has_prose: `write` also gets `text`, the words of `prose`.
+    knows_split: `write` also gets `split`: train, valid or test.
     has_documents: documents do not depend on each other, so a model may forget
       where one starts (`data.reset_at_documents`). Otherwise the text is a
       single document.
@@ -80,6 +81,7 @@ class Task:
   write: ClassVar[Callable[..., list[Document]]]
   check: ClassVar[Callable[..., None]] = staticmethod(_accept)
   has_prose: ClassVar[bool] = False
+  knows_split: ClassVar[bool] = False
   has_documents: ClassVar[bool] = True
   suite_updates: ClassVar[int] = 600
 
@@ -140,7 +142,8 @@ def open_corpus(
     length = round(SHARES[split] * numbers["num_tokens"])
     generator = np.random.default_rng([numbers["seed"], index])
     try:
-      written = task.write(length, generator, **own)
+      given = {**own, "split": split} if task.knows_split else own
+      written = task.write(length, generator, **given)
     except errors.UserError:
       raise
     except Exception as error:

@@ -4,6 +4,10 @@ A solver reads a document from left to right and yields the index, the word and
 the distance of every answer. It shares nothing with what writes the tasks.
 """
 
+import collections
+import functools
+from pydoc_data import topics
+
 
 def recall(words):
   """The value of a key is that of the last pair of it."""
@@ -79,8 +83,34 @@ def listops(words):
   yield equals + 1, left[0], equals + 1
 
 
+@functools.cache
+def parts_of_the_reference():
+  """The language reference in eight parts, each as one string of words."""
+  names = sorted(topics.topics)
+  text = " ".join(topics.topics[name].lower() for name in names)
+  letters = "".join(c if "a" <= c <= "z" else " " for c in text).split()
+  counts = collections.Counter(letters)
+  frequent = {word for word, _ in counts.most_common(1000)}
+  kept = [word if word in frequent else "." for word in letters]
+  length = len(kept) // 8
+  return [" ".join(kept[i * length : (i + 1) * length]) for i in range(8)]
+
+
+def excerpt(words):
+  """The only part of the text that has the excerpt."""
+  question = words.index("?")
+  passage = " ".join(words[:question])
+  (part,) = [
+    number
+    for number, text in enumerate(parts_of_the_reference(), 1)
+    if f" {passage} " in f" {text} "
+  ]
+  yield question + 1, f"part{part}", question + 1
+
+
 SOLVERS = {
   "copy": copied,
+  "excerpt": excerpt,
   "listops": listops,
   "mqar": mqar,
   "overwrite": recall,

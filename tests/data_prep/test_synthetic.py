@@ -16,6 +16,7 @@ from transformer_xl.data_prep.synthetic import task
 NUM_TOKENS = 20_000
 OPTIONS = {
   "copy": {"num_symbols": 5, "max_distance": 40},
+  "excerpt": {"max_distance": 40},
   "listops": {"max_distance": 40},
   "mqar": {"num_pairs": 4, "max_distance": 40},
   "overwrite": {"num_keys": 5, "max_distance": 40},
@@ -82,7 +83,7 @@ def test_a_text_depends_on_its_seed_and_split_alone(folders, tmp_path, name):
   assert len(texts) == 6
   # The text of a seed is the same everywhere and in later versions, where it
   # is not cut from a text that comes with Python.
-  if name != "passkey":
+  if not registry.tasks[name].has_prose:
     digest = hashlib.sha256(first["test"]).hexdigest()
     assert digest.startswith(DIGESTS[name])
 
@@ -189,6 +190,24 @@ def test_a_passkey_hides_in_the_frequent_words_of_a_text(tmp_path, monkeypatch):
   assert "." in words
   # 200 of the text, the marker, ten digits, the filler and the end of a line.
   assert len({*words}) == 200 + 4 + 10 + 2
+
+
+def test_no_split_has_words_of_an_excerpt_of_another(tmp_path):
+  """Each word of the text is another, so a passage shows where it is from."""
+  source = tmp_path / "text.txt"
+  letters = "abcdefghijklmnopqrst"
+  text = [a + b + c for a in letters for b in letters for c in letters[:10]]
+  source.write_text(" ".join(text))
+  # The first 1,000 of the 4,000 words are kept, all are equally frequent.
+  size = {"num_tokens": 4000, "max_distance": 40, "name": "own"}
+  folder = prepare("excerpt", tmp_path, str(source), **size)
+  found = {}
+  for split in ("train", "valid", "test"):
+    words, _ = layouts.read(folder, split)
+    found[split] = {*words} & {*text}
+    assert found[split]
+  assert not found["train"] & (found["valid"] | found["test"])
+  assert not found["valid"] & found["test"]
 
 
 def test_a_passkey_needs_as_many_words_as_its_distance(tmp_path):

@@ -328,6 +328,7 @@ tasks = Registry[Task](
   _in_package(
     "data_prep.synthetic",
     "copy",
+    "excerpt",
     "listops",
     "mqar",
     "overwrite",
