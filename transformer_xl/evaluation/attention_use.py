@@ -148,7 +148,7 @@ def _layer_terms(factors: scores_lib.ScoreFactors) -> Terms:
   added = attention.added_scores(distance, *content.shape[2:])
   if added is None:
     return terms
-  return terms._replace(distance_bias=terms.distance_bias + added)
+  return terms._replace(distance_bias=terms.distance_bias + added[None])
 
 
 def _weights(
