@@ -216,6 +216,7 @@ CASES = {
   "analysis.num_tokens": (50, {}),
   "analysis.speed_lens": ((4, 6), {}),
   "analysis.text": ("abcdefghij abcdefghij klmnopqr abcde", {}),
+  "analysis.heads": ((1,), {}),
   "report.runs": (("other",), {}),
 }
 # A refusal is the effect: of what other data, checkpoints or devices allow.
@@ -244,6 +245,7 @@ MODES = {
   "score": score.run,
   "analysis": recl.run,
   "analysis.text": attention_maps.run,
+  "analysis.heads": attention_maps.run,
   "analysis.speed_lens": eval_speed.run,
   "report": report.run,
 } | dict.fromkeys(
@@ -256,7 +258,7 @@ MODES = {
 # What a result has beside its settings and its timing.
 FOUND = {
   *("nll", "samples", "log_probs", "top", "recl", "perplexity_gains"),
-  *("widest", "attention_len", "best", "sweep", "planned_bytes"),
+  *("heads", "attention_len", "best", "sweep", "planned_bytes"),
   *("runs", "mean_nll"),
 }
 

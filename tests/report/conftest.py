@@ -89,6 +89,7 @@ RECL = {
   ],
 }
 ATTENTION = {
+  "attending_layers": [1, 2],
   "mean_distance": [[1.0, 2.0], [3.0, 4.0]],
   "memory_share_by_layer": [0.25, 0.5],
 }

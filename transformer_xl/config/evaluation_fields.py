@@ -181,6 +181,10 @@ class AnalysisConfig(Group):
   """Attention lengths in tokens at which evaluation is timed."""
   text: str = field("")
   """Text to show attention on; empty for the start of the split."""
+  heads: tuple[int, ...] = field((), "at least 1")
+  """Heads whose attention to memory is drawn, counted from 1 through all
+  layers; () for the paper's 8, 78 and 158 if there are 16 layers of 10 heads,
+  or else for the three that look farthest."""
 
 
 class ReportConfig(Group):
