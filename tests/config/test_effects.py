@@ -61,6 +61,7 @@ SPIKY = {
 SGD = {"eval.dynamic.kind": "sgd"}
 CACHE = {"eval.cache.size": 9}
 WITHOUT_MEMORY = {"train.mem_len": 0}
+OF_SPLIT = {"generate.prompt_split": "train"}
 AVERAGE = {"train.ema_decay": 0.5}
 # In a hardly trained model memory changes about one token in a thousand, and
 # all that follow it.
@@ -192,6 +193,9 @@ CASES = {
   "mesh.tensor": (2, {}),
   "generate.prompt": ("b", {}),
   "generate.prompt_file": ("/dev/null", {}),
+  "generate.prompt_split": ("train", {}),
+  "generate.prompt_start": (9, OF_SPLIT),
+  "generate.prompt_len": (9, OF_SPLIT),
   "generate.num_tokens": (3, {}),
   "generate.num_samples": (2, {}),
   "generate.temperature": (0.0, {}),

@@ -78,6 +78,18 @@ def write_hostile(data_dir):
   return str(data_dir)
 
 
+# Of a prompt from a split.
+EXCERPT = {
+  "prompt": "what was written",
+  "num_prompt_tokens": 1512,
+  "text": "drawn",
+  "num_tokens": 40,
+  "prompt_split": "test",
+  "prompt_start": 0,
+  "reference": "what follows",
+  "num_reference_tokens": 30,
+  "samples": [{"text": "drawn", "num_tokens": 40, "stopped": False}],
+}
 RECL = {
   "contexts": [4, 8, 12],
   "models": [{"name": HOSTILE, "perplexity": [9.0, 8.0, 7.5]}],
