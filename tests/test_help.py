@@ -92,6 +92,7 @@ REFUSED = {
   "an argument too many": "(get_config() takes 0 positional arguments but 1",
   "an argument too few": "(get_config() missing 1 required positional",
   "two prompts": "--config.generate.prompt_file are both given; leave one",
+  "a prompt beside a split": "--config.generate.prompt_split are both given;",
   "no such task": "experiments/memory_suite.py has no task 'shapes'; it has",
 }
 COMMANDS = {
@@ -104,6 +105,10 @@ COMMANDS = {
   "two prompts": [
     *("--config=quickstart", NEW, "--mode=generate"),
     *("--config.generate.prompt=a", "--config.generate.prompt_file=b.txt"),
+  ],
+  "a prompt beside a split": [
+    *("--config=quickstart", NEW, "--mode=generate"),
+    *("--config.generate.prompt=a", "--config.generate.prompt_split=test"),
   ],
   "misspelt name": ["--config=quikstart", NEW],
   "a name that is like none": ["--config=zzz", NEW],

@@ -32,6 +32,14 @@ def test_analyses_are_at_temperature_1(mode):
   rules.check_command(load.from_config_dict(config), "eval")
 
 
+def test_one_prompt_is_continued():
+  both = {"generate.prompt_file": "a.txt", "generate.prompt_split": "test"}
+  message = command_error("generate", **both)
+  assert (
+    "prompt_file is a.txt beside generate.prompt_split=test; set" in message
+  )
+
+
 @pytest.mark.parametrize("mode", ["ablation", "recall", "recl", "study"])
 @pytest.mark.parametrize(
   "adapts", [{"eval.dynamic.kind": "sgd"}, {"eval.cache.size": 9}]
@@ -149,6 +157,8 @@ NEEDED = [
   ({"eval.dynamic.decay": (1.0,)}, {"eval.dynamic.kind": "rms"}),
   ({"eval.cache.flatness": (1.0,)}, {"eval.cache.size": 10}),
   ({"eval.cache.share": (0.5,)}, {"eval.cache.size": 10}),
+  ({"generate.prompt_start": 5}, {"generate.prompt_split": "test"}),
+  ({"generate.prompt_len": 5}, {"generate.prompt_split": "test"}),
   (
     {"generate.top_k": 5, "generate.temperature": 0.0},
     {"generate.temperature": 0.5},

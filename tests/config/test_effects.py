@@ -61,6 +61,7 @@ SPIKY = {
 SGD = {"eval.dynamic.kind": "sgd"}
 CACHE = {"eval.cache.size": 9}
 WITHOUT_MEMORY = {"train.mem_len": 0}
+OF_SPLIT = {"generate.prompt_split": "train"}
 AVERAGE = {"train.ema_decay": 0.5}
 # In a hardly trained model memory changes about one token in a thousand, and
 # all that follow it.
@@ -197,6 +198,9 @@ CASES = {
   "mesh.tensor": (2, {}),
   "generate.prompt": ("b", {}),
   "generate.prompt_file": ("/dev/null", {}),
+  "generate.prompt_split": ("train", {}),
+  "generate.prompt_start": (9, OF_SPLIT),
+  "generate.prompt_len": (9, OF_SPLIT),
   "generate.num_tokens": (3, {}),
   "generate.num_samples": (2, {}),
   "generate.temperature": (0.0, {}),
@@ -221,6 +225,7 @@ CASES = {
   "analysis.num_tokens": (50, {}),
   "analysis.speed_lens": ((4, 6), {}),
   "analysis.text": ("abcdefghij abcdefghij klmnopqr abcde", {}),
+  "analysis.heads": ((1,), {}),
   "report.runs": (("other",), {}),
 }
 # A refusal is the effect: of what other data, checkpoints or devices allow.
@@ -250,6 +255,7 @@ MODES = {
   "score": score.run,
   "analysis": recl.run,
   "analysis.text": attention_maps.run,
+  "analysis.heads": attention_maps.run,
   "analysis.speed_lens": eval_speed.run,
   "report": report.run,
 } | dict.fromkeys(
@@ -262,7 +268,7 @@ MODES = {
 # What a result has beside its settings and its timing.
 FOUND = {
   *("nll", "samples", "log_probs", "top", "recl", "perplexity_gains"),
-  *("widest", "attention_len", "best", "sweep", "planned_bytes"),
+  *("heads", "attention_len", "best", "sweep", "planned_bytes"),
   *("runs", "mean_nll"),
 }
 

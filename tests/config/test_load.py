@@ -219,6 +219,25 @@ def test_a_run_that_starts_from_another_takes_its_newest(words, expected):
   assert found == expected
 
 
+@pytest.mark.parametrize(
+  ("words", "expected"),
+  [
+    (["--config.generate.prompt=a"], ("", 0)),
+    (["--config.generate.prompt_file=a"], ("", 0)),
+    (["--config.generate.prompt_split=test"], ("valid", 0)),
+    (["--config.generate.num_tokens=3"], ("valid", 7)),
+  ],
+)
+def test_a_prompt_takes_the_place_of_a_saved_one(words, expected):
+  """Flags have set their own values already."""
+  config = load.default()
+  config.generate.prompt_split = "valid"
+  config.generate.prompt_start = 7
+  config_flag.forget_dependents(config, ["main", *words])
+  found = (config.generate.prompt_split, config.generate.prompt_start)
+  assert found == expected
+
+
 # Values of the fields that name code or files, by what they name.
 NAMING = {
   "train.tracker": "my_trackers:Tracker",

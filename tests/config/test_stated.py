@@ -64,7 +64,7 @@ MEASURED = {
   *("nll", "perplexity", "bits_per_character", "bits_per_byte"),
   *("word_perplexity", "samples", "log_probs", "top", "recl", "is_reached"),
   *("relative_gains", "perplexity_gains", "mean_nll", "memory_share_by_layer"),
-  *("nll_without_memory", "mean_distance", "widest", "accuracy"),
+  *("nll_without_memory", "mean_distance", "heads", "terms", "accuracy"),
   *("text", "tokens", "unknown_share", "num_unknown"),
 }
 TIMES = {"seconds", "tokens_per_second", "num_bytes", "made_by", "workdir"}

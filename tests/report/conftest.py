@@ -78,6 +78,18 @@ def write_hostile(data_dir):
   return str(data_dir)
 
 
+# Of a prompt from a split.
+EXCERPT = {
+  "prompt": "what was written",
+  "num_prompt_tokens": 1512,
+  "text": "drawn",
+  "num_tokens": 40,
+  "prompt_split": "test",
+  "prompt_start": 0,
+  "reference": "what follows",
+  "num_reference_tokens": 30,
+  "samples": [{"text": "drawn", "num_tokens": 40, "stopped": False}],
+}
 RECL = {
   "contexts": [4, 8, 12],
   "models": [{"name": HOSTILE, "perplexity": [9.0, 8.0, 7.5]}],
@@ -89,6 +101,7 @@ RECL = {
   ],
 }
 ATTENTION = {
+  "attending_layers": [1, 2],
   "mean_distance": [[1.0, 2.0], [3.0, 4.0]],
   "memory_share_by_layer": [0.25, 0.5],
 }

@@ -10,6 +10,7 @@ from selenium.webdriver.common import keys
 from selenium.webdriver.support import wait
 
 from tests.report import conftest
+from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.report import report
 
@@ -209,6 +210,32 @@ def test_a_phone_scrolls_in_one_direction(browser, folder):
   click(find(browser, "#tokens span[data-at]")[40])
   assert "Position 40, pinned" in details(browser)
   assert browser.execute_script(width) == 390
+
+
+@pytest.mark.parametrize(("device", "in_a_row"), [(PHONE, 1), (DESKTOP, 3)])
+def test_a_sample_and_its_reference_are_side_by_side_or_stacked(
+  browser, data_dir, tmp_path, monkeypatch, device, in_a_row
+):
+  monkeypatch.setattr(report.reading, "read", _no_text)
+  config = conftest.write_run(data_dir, tmp_path)
+  content = json.dumps(conftest.EXCERPT)
+  (tmp_path / "results" / "generate.json").write_text(content)
+  report.run(config, str(tmp_path))
+  show(browser, tmp_path, device)
+  columns = find(browser, "#sample .columns > div")
+  heads = [column.text.split("\n")[0] for column in columns]
+  assert heads == [
+    *("Seed text 1,512 tokens", "Sample 40 tokens", "Reference 30 tokens"),
+  ]
+  tops = [column.rect["y"] for column in columns]
+  assert len(columns) // len({*tops}) == in_a_row
+  assert {column.rect["width"] > 250 for column in columns} == {True}
+  width = "return document.documentElement.scrollWidth"
+  assert browser.execute_script(width) == device["width"]
+
+
+def _no_text(*_):
+  raise errors.UserError("this test shows none.")
 
 
 def test_a_dark_page_is_dark(page):

@@ -15,6 +15,7 @@ from etils import epath
 from tests import emulator
 from tests import tiny
 from tests.analysis import runs
+from tests.report import conftest
 from tests.report.conftest import HOSTILE
 from tests.report.conftest import write_run
 from transformer_xl import command_line
@@ -90,6 +91,29 @@ def test_the_page_needs_no_network_and_is_small(run):
   size = (folder / "report.html").stat().st_size
   assert page.fetched == []
   assert result["num_bytes"] == size < MOST_BYTES
+
+
+def test_a_sample_is_shown_beside_its_reference(
+  data_dir, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(report.reading, "read", _no_text)
+  config = write_run(data_dir, tmp_path)
+  sample = conftest.EXCERPT | {"reference": HOSTILE}
+  (tmp_path / "results" / "generate.json").write_text(json.dumps(sample))
+  assert "sample" in report.run(config, str(tmp_path))["shown"]
+  page = Page(tmp_path / "report.html")
+  assert len(page.scripts) == 3
+  text = page.text[page.text.index("prompt split") :]
+  parts = (
+    "Seed text 1,512 tokens",
+    "what was",
+    "Sample 40 tokens",
+    "drawn",
+    "Reference 30 tokens",
+    shown(HOSTILE),
+  )
+  places = [shown(text).index(part) for part in parts]
+  assert places == sorted(places)
 
 
 def no_json(constant):

@@ -9,10 +9,14 @@ from transformer_xl.workdir import trained_model
 
 
 @pytest.fixture(scope="package")
-def workdir(tmp_path_factory):
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="package")
+def workdir(data_dir, tmp_path_factory):
   """A folder with parameters and a vocabulary."""
   workdir = str(tmp_path_factory.mktemp("run"))
-  data_dir = corpus.write(tmp_path_factory.mktemp("data"))
   run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
   params = tiny.params(corpus.config(data_dir).model)
   trained_model.save_params(workdir, params, step=1)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from unittest import mock
@@ -19,12 +20,14 @@ from tests import tiny
 from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.model import network
 from transformer_xl.text import decoding
 from transformer_xl.text import generate
 from transformer_xl.text import language_model
 from transformer_xl.text import streaming
+from transformer_xl.workdir import run_record
 
 PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.uint8)
 BYTES = vocabulary_lib.ByteVocabulary()
@@ -392,13 +395,107 @@ def test_a_result_has_the_text_and_all_it_depends_on(workdir, capsys):
   assert result["seed"] == 3
   names = {field.name for field in dataclasses.fields(options())}
   hidden = {"prompt_file", "tokens_per_call"}
-  assert names - set(result) == hidden
+  of_split = {"prompt_split", "prompt_start", "prompt_len"}
+  assert names - set(result) == hidden | of_split
+  assert result["num_prompt_tokens"] == 3
 
 
 def test_a_prompt_comes_from_a_file(workdir, tmp_path):
   path = tmp_path / "prompt.txt"
   path.write_text("abc\n")
   assert run(workdir, prompt_file=str(path), num_tokens=0)["prompt"] == "abc\n"
+
+
+def run_on_data(data_dir, workdir, **updates):
+  """The result of a prompt from a split, and the text of the split."""
+  values = {"generate.num_tokens": 30, "generate.prompt_len": 40} | updates
+  config = corpus.config(data_dir, **values)
+  result = generate.run(config, workdir)
+  file = token_file.open_split(
+    config.data.dataset_dir, config.generate.prompt_split or "test"
+  )
+  text = vocabulary_lib.load(config.data.dataset_dir).decode(file.tokens)
+  return result, text
+
+
+def test_a_prompt_of_a_split_is_continued_beside_what_follows_there(
+  workdir, data_dir, capsys
+):
+  """Byte by byte, the prompt is what its text would be."""
+  updates = {"generate.prompt_split": "test", "generate.prompt_start": 20}
+  result, text = run_on_data(data_dir, workdir, **updates)
+  shown = capsys.readouterr().out
+  assert result["prompt"] == text[20:60]
+  assert result["num_prompt_tokens"] == 40
+  assert result["reference"] == text[60:90]
+  assert result["num_reference_tokens"] == 30
+  assert result["prompt_split"] == "test"
+  assert result["prompt_start"] == 20
+  assert shown == (
+    f"{text[20:60]}{result['text']}\n--- reference\n{text[60:90]}\n"
+  )
+  same, _ = run_on_data(data_dir, workdir, **{"generate.prompt": text[20:60]})
+  assert "reference" not in same
+  assert same["text"] == result["text"]
+
+
+def test_a_reference_ends_with_the_split(workdir, data_dir):
+  updates = {"generate.prompt_split": "test", "generate.prompt_start": 100}
+  result, text = run_on_data(data_dir, workdir, **updates)
+  assert result["num_tokens"] == 30
+  assert result["num_reference_tokens"] == 10
+  assert result["reference"] == text[140:150]
+
+
+def test_the_prompt_of_a_split_is_its_tokens(tmp_path):
+  """Its text alone would be encoded as fewer."""
+  folder = saved_runs.write(tmp_path / "run", kind="subword")
+  data = tmp_path / "data" / corpus.NAME
+  shutil.copytree(f"{folder}/{run_record.VOCABULARY}", data)
+  vocabulary = vocabulary_lib.load(str(data))
+  ids = np.concatenate([vocabulary.encode(c) for c in "the cat sat"])
+  assert len(vocabulary.encode("the cat")) < 7
+  np.save(data / "test.npy", ids)
+  np.save(data / "test_documents.npy", np.zeros(1, int))
+  meta = json.loads((data / "meta.json").read_text())
+  digest = token_file.sha256(data / "test.npy")
+  meta["splits"] = {"test": {"num_tokens": len(ids), "sha256": digest}}
+  (data / "meta.json").write_text(json.dumps(meta))
+  updates = {
+    "data.dir": str(tmp_path / "data"),
+    "generate.prompt_split": "test",
+    "generate.prompt_len": 7,
+    "generate.num_tokens": 3,
+  }
+  config = load.replaced(load.from_config_dict(load.saved(folder)), updates)
+  result = generate.run(config, folder)
+  assert result["prompt"] == "the cat"
+  assert result["num_prompt_tokens"] == 7
+  assert result["reference"] == " sa"
+
+
+@pytest.mark.parametrize(
+  ("updates", "says"),
+  [
+    (
+      {"generate.prompt_split": "test", "generate.prompt_len": 150},
+      "a token must follow the prompt in its split: test has 150, and the "
+      "prompt ends at 150; set a lower --config.generate.prompt_start or",
+    ),
+    (
+      {"generate.prompt_split": "dev"},
+      "has no split 'dev', only train, valid, test",
+    ),
+  ],
+)
+def test_a_prompt_that_a_split_lacks_is_one_line(
+  workdir, data_dir, updates, says
+):
+  config = corpus.config(data_dir, **updates)
+  for command in (generate.check, generate.run):
+    with pytest.raises(errors.UserError, match=says) as caught:
+      command(config, workdir)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

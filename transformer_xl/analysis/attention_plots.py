@@ -3,30 +3,31 @@
 Shapes: N layers, H heads, T queries, K = M + T keys.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jaxtyping as jt
 import numpy as np
 from matplotlib import axes as axes_lib
+from matplotlib import colormaps
+from matplotlib import colors as colours_lib
 from matplotlib import figure as figure_lib
 from matplotlib import image as image_lib
 
 from transformer_xl.analysis import plotting
+from transformer_xl.analysis import score_terms
 
 NUM_TARGETS = 16  # Rows, each labelled with a word.
-TERMS = (
-  "(a) query and key",
-  "(b) query and distance",
-  "(c) bias u and key",
-  "(d) bias v and distance",
-)
 
 
 @plotting.in_style
 def distances(
-  profile: jt.Float[np.ndarray, "N H R"],
+  profile: jt.Float[np.ndarray, "N H R"], layers: Sequence[int]
 ) -> figure_lib.Figure:
-  """Mean attention by distance, one row per head (figure 5)."""
+  """Mean attention by distance, one row per head (figure 5).
+
+  `layers` are the numbers of the layers, from 1.
+  """
   num_layers, num_heads, _ = profile.shape
   rows = profile.reshape(num_layers * num_heads, -1)
   height = min(1.2 + 0.16 * len(rows), 7.0)
@@ -37,7 +38,7 @@ def distances(
   axes.set_xlabel("distance from the query to the key (tokens)")
   axes.set_yticks(
     np.arange(num_layers) * num_heads + (num_heads - 1) / 2,
-    [str(layer + 1) for layer in range(num_layers)],
+    [str(number) for number in layers],
   )
   axes.set_ylabel("layer (a row is a head)")
   for layer in range(1, num_layers):
@@ -51,69 +52,81 @@ def distances(
 @plotting.in_style
 def memories(
   weights: jt.Float[np.ndarray, "C T K"],
-  chosen: list[tuple[int, int]],
-  words: list[str],
+  marked: jt.Bool[np.ndarray, "C T M"],
+  names: Sequence[str],
+  words: Sequence[str],
 ) -> figure_lib.Figure:
-  """Attention of the widest heads to memory, for some targets (figure 6)."""
-  _, segment_len, context_len = weights.shape
+  """Attention of C heads to memory, for some targets (figure 6).
+
+  A mark below the colour is for each key of a target that `marked` has.
+  """
+  num_heads, segment_len, context_len = weights.shape
   mem_len = context_len - segment_len
   count = min(NUM_TARGETS, segment_len)
+  # One below the other, since a pixel is to show every token of the memory.
   figure, panels = plotting.subplots(
-    1, len(chosen), figsize=(3.0 * len(chosen) + 0.9, 3.6), sharey=True
+    num_heads, 1, figsize=(8.6, 0.6 + 2.9 * num_heads)
   )
   panels = np.atleast_1d(panels)  # One head gives a single panel.
-  for panel, rows, (layer, head) in zip(panels, weights, chosen, strict=True):
+  last = [_label(word) for word in words[context_len - count :]]
+  for panel, rows, marks, name in zip(
+    panels, weights, marked, names, strict=True
+  ):
     seen = rows[segment_len - count :, :mem_len]
+    extent = (-mem_len, 0, count - 0.5, -0.5)
     image = _image(
       panel,
       100 * seen,
       cmap="Blues",
       vmin=0,
       vmax=100 * np.quantile(seen, 0.995),
-      extent=(-mem_len, 0, count - 0.5, -0.5),
+      extent=extent,
     )
-    figure.colorbar(image, ax=panel, location="top", shrink=0.8).set_label(
-      f"layer {layer + 1}, head {head + 1}: attention (%)"
+    # The lowest fourth of a row has its marks.
+    strips = np.ma.masked_all((4 * count, mem_len))
+    strips[3::4] = np.ma.masked_equal(marks[segment_len - count :], 0)
+    _image(
+      panel, strips, cmap=colours_lib.ListedColormap(["C1"]), extent=extent
     )
-    panel.set_xlabel("position in memory (tokens)")
-  last = [_label(word) for word in words[context_len - count :]]
-  panels[0].set_yticks(range(count), last, fontsize=7)
-  panels[0].set_ylabel("last token that the query has read")
+    figure.colorbar(image, ax=panel, pad=0.01).set_label("attention (%)")
+    panel.set_title(f"{name}; orange marks the top fifth of the memory")
+    panel.set_yticks(range(count), last, fontsize=7)
+    panel.set_ylabel("last token that the query has read")
+  panels[-1].set_xlabel("position in memory (tokens)")
   return figure
 
 
 @plotting.in_style
 def terms(
-  parts: jt.Float[np.ndarray, "4 T K"], chosen: tuple[int, int]
+  by_distance: jt.Float[np.ndarray, "4 N H R"],
 ) -> figure_lib.Figure:
-  """The terms of the scores of one head, (layer, head) (figure 7)."""
-  _, segment_len, context_len = parts.shape
-  mem_len = context_len - segment_len
-  query = np.arange(segment_len)[:, None]
-  hidden = np.arange(context_len)[None] > mem_len + query
-  figure, panels = plotting.subplots(1, 4, figsize=(8.6, 2.8), sharey=True)
-  shown = np.where(hidden, np.nan, parts)
-  for panel, values, title in zip(panels, shown, TERMS, strict=True):
-    # Adding a constant to a row changes no attention: centre on the mean.
-    values = values - np.nanmean(values)
-    bound = max(np.nanquantile(np.abs(values), 0.995), 1e-6)
-    image = _image(
-      panel,
-      values,
-      cmap="RdBu_r",
-      vmin=-bound,
-      vmax=bound,
-      extent=(-mem_len, segment_len, segment_len - 0.5, -0.5),
-    )
-    figure.colorbar(image, ax=panel, location="bottom", shrink=0.9)
-    panel.set_title(title, fontsize=9)
-    panel.set_xlabel("key (position)")
-    panel.axvline(0, color="black", linewidth=0.5)
-  panels[0].set_ylabel("query (position)")
-  layer, head = chosen
+  """The terms of the scores by distance, of all heads (figure 7).
+
+  Of each curve its mean is left out: adding a constant to the scores of a query
+  changes no attention. Terms that the encoding does not have are left out, too.
+  """
+  _, num_layers, _, num_distances = by_distance.shape
+  shown = score_terms.present(by_distance)
+  seen = score_terms.seen_by_all(by_distance)
+  figure, panels = plotting.subplots(
+    1, len(shown), figsize=(0.8 + 2.5 * len(shown), 3.2), sharey=True
+  )
+  colours = colormaps["viridis"](np.linspace(0, 0.9, num_layers))
+  for panel, place in zip(np.atleast_1d(panels), shown, strict=True):
+    for layer, colour in zip(by_distance[place], colours, strict=True):
+      for curve in layer:
+        panel.plot(curve - np.nanmean(curve), color=colour, linewidth=0.5)
+    mean = by_distance[place].mean(axis=(0, 1))[seen]
+    panel.plot(seen, mean - mean.mean(), color="C3", linewidth=2.2)
+    panel.set_title(score_terms.NAMES[place], fontsize=9)
+    panel.set_xlabel("distance (tokens)")
+    # The first tokens matter most, and the line would hide them.
+    panel.set_xscale("symlog", linthresh=1)
+    panel.set_xlim(0, num_distances - 1)
+  np.atleast_1d(panels)[0].set_ylabel("mean score, less that of the curve")
   figure.suptitle(
-    f"Layer {layer + 1}, head {head + 1}: score over keys, less its mean; "
-    "keys left of the line are in memory",
+    "Thin: a head, of the first layer (dark) to the last (light); "
+    "thick: the average of all heads",
     fontsize=9,
   )
   return figure

@@ -30,9 +30,15 @@ EXTENSIONS = flags.DEFINE_string(
   "Files (my_memory.py) or modules, separated by commas, that register mixers, "
   "encodings, optimizers, schedules, trackers or tasks (docs/extend.md).",
 )
-# Saved fields that are of another one's value, by this one.
+# Fields that say what to continue, of which a command line has one.
+_PROMPTS = ("generate.prompt", "generate.prompt_file", "generate.prompt_split")
+_OF_PROMPT_SPLIT = ("generate.prompt_start", "generate.prompt_len")
+# Saved fields that mean nothing beside a new value of another one, by this one.
 _DEPENDENTS = {
   "train.init_from": ("train.init_checkpoint", "train.init_parameters"),
+  "generate.prompt": ("generate.prompt_split", *_OF_PROMPT_SPLIT),
+  "generate.prompt_file": ("generate.prompt_split", *_OF_PROMPT_SPLIT),
+  "generate.prompt_split": _OF_PROMPT_SPLIT,
 }
 
 
@@ -105,10 +111,12 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
     ) from error
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
-  if {"config.generate.prompt", "config.generate.prompt_file"} <= _given(argv):
+  given = _given(argv)
+  prompts = [f"config.{name}" for name in _PROMPTS if f"config.{name}" in given]
+  if len(prompts) > 1:
     raise errors.UserError(
-      "--config.generate.prompt and --config.generate.prompt_file are both "
-      "given; leave one of them out."
+      f"--{prompts[0]} and --{prompts[1]} are both given; leave one of them "
+      "out."
     )
   if saved_workdir():
     forget_dependents(CONFIG.value, argv)
@@ -205,11 +213,11 @@ def _refuse_value(argv: list[str]) -> None:
 def forget_dependents(
   config: ml_collections.ConfigDict, argv: list[str]
 ) -> None:
-  """Forgets saved fields that belong to one that the command line sets.
+  """Forgets saved fields that belong to one that the command line changes.
 
   `train.init_checkpoint` and `train.init_parameters` are of the saved
-  `train.init_from`. They are the defaults unless the command line has them,
-  too.
+  `train.init_from`, and a prompt of one kind takes the place of another. They
+  are the defaults unless the command line has them, too.
   """
   given = _given(argv)
   for leader, dependents in _DEPENDENTS.items():

@@ -90,6 +90,13 @@ class GenerateConfig(Group):
   """Text to continue."""
   prompt_file: str = field("", names="file")
   """File to read the prompt from instead; - for standard input."""
+  prompt_split: str = field("")
+  """Split to take the prompt from instead, such as test; its next tokens are
+  written beside the sample. Empty for none."""
+  prompt_start: int = field(0, "0 or more")
+  """Position in this split where the prompt starts, in tokens."""
+  prompt_len: int = field(512, "at least 1")
+  """Length of the prompt from this split, in tokens."""
   num_tokens: int = field(200, "0 or more")
   """Number of tokens to draw."""
   num_samples: int = field(1, "at least 1")
@@ -184,6 +191,10 @@ class AnalysisConfig(Group):
   """Attention lengths in tokens at which evaluation is timed."""
   text: str = field("")
   """Text to show attention on; empty for the start of the split."""
+  heads: tuple[int, ...] = field((), "at least 1")
+  """Heads whose attention to memory is drawn, counted from 1 through all
+  layers; () for the paper's 8, 78 and 158 if there are 16 layers of 10 heads,
+  or else for the three that look farthest."""
 
 
 class ReportConfig(Group):

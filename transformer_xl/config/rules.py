@@ -115,6 +115,14 @@ def _check_checkpoint(config: schema.ExperimentConfig) -> None:
 def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
   """Raises a UserError for what a mode, which errors call `what`, needs."""
   evaluation = config.eval
+  generation = config.generate
+  if mode == "generate" and generation.prompt_file and generation.prompt_split:
+    raise errors.UserError(
+      f"{what} continues one prompt, and generate.prompt_file is "
+      f"{generation.prompt_file} beside generate.prompt_split="
+      f"{generation.prompt_split}; set one of them to nothing, as in "
+      "--config.generate.prompt_split=."
+    )
   if mode == "attention":
     layer_rules.require_attention(config.model, what)
   if mode in ("ablation", "eval_speed"):
@@ -191,6 +199,9 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
     idle["eval.cache.flatness"] = "eval.cache.size"
     idle["eval.cache.share"] = "eval.cache.size"
 
+  if not config.generate.prompt_split:
+    idle["generate.prompt_start"] = "generate.prompt_split"
+    idle["generate.prompt_len"] = "generate.prompt_split"
   if config.generate.temperature == 0:
     idle["generate.top_k"] = "generate.temperature above 0"
     idle["generate.top_p"] = "generate.temperature above 0"

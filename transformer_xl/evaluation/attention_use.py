@@ -51,6 +51,7 @@ class Reading(NamedTuple):
   nll: shapes.Losses
   terms: Terms
   weights: jt.Float[shapes.Array, "N B H T K"]  # Of each key for each query.
+  visible: jt.Bool[shapes.Array, "N B 1 T K"]  # What a query may attend to.
 
 
 def attending(config: schema.ModelConfig) -> list[int]:
@@ -108,8 +109,10 @@ def read_segment(
     total = terms.content + terms.distance
     total += terms.content_bias + terms.distance_bias
     weights = jax.vmap(_weights)(total, place.reach)
-    found.append((terms, weights))
-  longest = max(weights.shape[-1] for _, weights in found)
+    num_keys = weights.shape[-1]
+    visible = jax.vmap(attention.visible_keys, (0, None))(place.reach, num_keys)
+    found.append((terms, weights, visible[:, :, None]))
+  longest = max(weights.shape[-1] for _, weights, _ in found)
 
   def in_order(*places: jax.Array) -> jax.Array:
     padded = []
@@ -119,8 +122,8 @@ def read_segment(
     stacked = jnp.stack(padded, axis=1)  # [turns, places, B, H, T, K]
     return stacked.reshape(-1, *stacked.shape[2:])
 
-  terms, weights = jax.tree.map(in_order, *found)
-  return Reading(after, nll, terms, weights)
+  terms, weights, visible = jax.tree.map(in_order, *found)
+  return Reading(after, nll, terms, weights, visible)
 
 
 def _layer_terms(factors: scores_lib.ScoreFactors) -> Terms:
@@ -148,7 +151,7 @@ def _layer_terms(factors: scores_lib.ScoreFactors) -> Terms:
   added = attention.added_scores(distance, *content.shape[2:])
   if added is None:
     return terms
-  return terms._replace(distance_bias=terms.distance_bias + added)
+  return terms._replace(distance_bias=terms.distance_bias + added[None])
 
 
 def _weights(

@@ -150,17 +150,17 @@ def effective_context(result: metrics_log.Json) -> list[Figure]:
 
 def attention(result: metrics_log.Json) -> list[Figure]:
   """Draws distances of heads and shares of memory from `attention.json`."""
+  layers = result["attending_layers"]
   reach = result["mean_distance"]  # [N, H]
   points = [
     (layer, distance)
-    for layer, row in enumerate(reach, start=1)
+    for layer, row in zip(layers, reach, strict=True)
     for distance in row
   ]
   distances = _figure("Mean distance of each head", "tokens", "layer")
   distances.scatter(*zip(*points, strict=True), size=9, color=COLOURS[0])
   shares = [100 * share for share in result["memory_share_by_layer"]]
   memory = _figure("Attention to memory", "%", "layer")
-  layers = [*range(1, len(shares) + 1)]
   bars = {"x": layers, "y": shares}
   memory.vbar(x="x", top="y", source=bars, width=0.7, color=COLOURS[0])
   for figure in (distances, memory):

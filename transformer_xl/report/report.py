@@ -85,6 +85,14 @@ class Missing(NamedTuple):
   command: str
 
 
+class Column(NamedTuple):
+  """A text beside others."""
+
+  title: str
+  text: str
+  num_tokens: str
+
+
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if one of `config.report.runs` cannot be shown.
 
@@ -217,17 +225,46 @@ def _of_result(
 
 
 def _sample(result: metrics_log.Json) -> metrics_log.Json:
-  """The prompt, the texts that continue it, and how they were drawn."""
-  texts = [str(drawn["text"]) for drawn in result["samples"][:MOST_SAMPLES]]
-  longer = {"prompt", "text", "samples", "num_tokens"}
+  """The prompt, the texts that continue it, and how they were drawn.
+
+  Where a reference is known, the texts are columns instead.
+  """
+  prompt = str(result["prompt"])[-MOST_CHARACTERS:]
+  samples = result["samples"][:MOST_SAMPLES]
+  texts = [str(drawn["text"])[:MOST_CHARACTERS] for drawn in samples]
+  columns = []
+  if "reference" in result:
+    columns = [
+      Column("Seed text", prompt, tables.text(result["num_prompt_tokens"])),
+      *(
+        Column(
+          "Sample" if len(samples) == 1 else f"Sample {number}",
+          text,
+          tables.text(drawn["num_tokens"]),
+        )
+        for number, (drawn, text) in enumerate(
+          zip(samples, texts, strict=True), start=1
+        )
+      ),
+      Column(
+        "Reference",
+        str(result["reference"])[:MOST_CHARACTERS],
+        tables.text(result["num_reference_tokens"]),
+      ),
+    ]
+  longer = {
+    *("prompt", "num_prompt_tokens", "text", "num_tokens", "samples"),
+    *("reference", "num_reference_tokens"),
+  }
   settings = {
     tables.label(name): tables.meaning(name, value)
     for name, value in result.items()
     if name not in longer
   }
   return {
-    "prompt": str(result["prompt"])[-MOST_CHARACTERS:],
-    "texts": [text[:MOST_CHARACTERS] for text in texts],
+    "prompt": prompt,
+    "texts": texts,
+    "columns": columns,
     "settings": {name: value for name, value in settings.items() if value},
   }
 

@@ -9,12 +9,14 @@ import numpy as np
 from transformer_xl import arguments
 from transformer_xl import errors
 from transformer_xl.config import schema
+from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.text import decoding
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_record
 
 _OVERLAP = 8  # Tokens of the prompt that are decoded before the first piece.
 
@@ -63,6 +65,18 @@ class Generation(NamedTuple):
   def state(self) -> decoding.TextState:
     """The state after the first sample."""
     return self.samples[0].state
+
+
+class Excerpt(NamedTuple):
+  """A prompt from a split, and the tokens that follow it there.
+
+  Attributes:
+    prompt: ids [prompt_len].
+    reference: ids [num_tokens], or fewer at the end of the split.
+  """
+
+  prompt: np.ndarray
+  reference: np.ndarray
 
 
 class Progress(NamedTuple):
@@ -298,21 +312,24 @@ def continuation(
 
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
-  """Checks prompt and stop text against the vocabulary of the data.
+  """Checks prompt and stop text against the data and their vocabulary.
 
   Raises:
     UserError: the prompt cannot be read, is empty, or it or the stop text is
-      not in the vocabulary; or the encoding cannot read such segments.
+      not in the vocabulary; its split is too short; or the encoding cannot read
+      such segments.
   """
   del workdir
+  options = config.generate
   vocabulary = vocabulary_lib.load(config.data.dataset_dir)
-  file = config.generate.prompt_file
-  if file != "-":  # Standard input is read only once.
-    name = "generate.prompt_file" if file else "generate.prompt"
-    _encode_prompt(vocabulary, _read_prompt(config.generate), name)
-  stop_tokens(vocabulary, config.generate.stop)
+  if options.prompt_split:
+    _read_excerpt(config)
+  elif options.prompt_file != "-":  # Standard input is read only once.
+    name = "generate.prompt_file" if options.prompt_file else "generate.prompt"
+    _encode_prompt(vocabulary, _read_prompt(options), name)
+  stop_tokens(vocabulary, options.stop)
   encoding = encodings.of(config.model)
-  encoding.check_segment_len(config.model, config.generate.segment_len)
+  encoding.check_segment_len(config.model, options.segment_len)
 
 
 def _read_prompt(options: schema.GenerateConfig) -> str:
@@ -322,21 +339,59 @@ def _read_prompt(options: schema.GenerateConfig) -> str:
   return inputs.read_file(options.prompt_file, field="generate.prompt_file")
 
 
+def _read_excerpt(config: schema.ExperimentConfig) -> Excerpt:
+  """The prompt from `generate.prompt_split`, and what follows it there.
+
+  Raises:
+    UserError: there is no such split, or no token follows the prompt in it.
+  """
+  options = config.generate
+  file = token_file.open_split(config.data.dataset_dir, options.prompt_split)
+  start = options.prompt_start
+  end = start + options.prompt_len
+  if end >= len(file.tokens):
+    raise errors.UserError(
+      "a token must follow the prompt in its split: "
+      f"{options.prompt_split} has {len(file.tokens)}, and the prompt ends at "
+      f"{end}; set a lower --config.generate.prompt_start or "
+      "--config.generate.prompt_len."
+    )
+  return Excerpt(
+    prompt=np.asarray(file.tokens[start:end], np.int32),
+    reference=np.asarray(file.tokens[end : end + options.num_tokens], np.int32),
+  )
+
+
 def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Continues a prompt, prints the text and writes `results/generate.json`.
 
+  Beside the samples of a prompt from a split, the file has the reference, which
+  are the tokens that follow there (paper, appendix E).
+
   Raises:
-    UserError: the prompt is empty or not in the vocabulary.
+    UserError: the prompt is empty or not in the vocabulary, or its split is too
+      short or of another vocabulary.
   """
   options = config.generate
-  text = _read_prompt(options)
+  excerpt = None
+  if options.prompt_split:
+    run_record.check_vocabulary(config.data.dataset_dir, workdir)
+    excerpt = _read_excerpt(config)
+  else:
+    text = _read_prompt(options)
   with language_model.loaded(
     config,
     workdir,
     mem_len=options.mem_len,
     segment_len=options.segment_len,
   ) as model:
-    parts = generate(model, text, options, seed=config.seed)
+    if excerpt is None:
+      parts = generate(model, text, options, seed=config.seed)
+    else:
+      # The ids themselves: encoding their text may give others.
+      text = model.vocabulary.decode(excerpt.prompt)
+      state = decoding.empty_state(model).extended(excerpt.prompt)
+      parts = generate(model, "", options, seed=config.seed, state=state)
     _print(text)
     for progress in parts:
       _print(progress.piece)
@@ -353,6 +408,17 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     }
     for sample in found.samples
   ]
+  reference: metrics_log.Json = {}
+  if excerpt is not None:
+    reference = {
+      "prompt_split": options.prompt_split,
+      "prompt_start": options.prompt_start,
+      "reference": continuation(
+        model.vocabulary, excerpt.prompt, excerpt.reference
+      ),
+      "num_reference_tokens": len(excerpt.reference),
+    }
+    _print(f"--- reference\n{reference['reference']}\n")
   names = (
     "num_samples",
     "temperature",
@@ -364,8 +430,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   )
   result = {
     "prompt": text,
+    "num_prompt_tokens": found.state.num_tokens - len(found.tokens),
     "text": found.text,
     "num_tokens": len(found.tokens),
+    **reference,
     "tokens_per_second": found.tokens_per_second,
     "seed": config.seed,
     "samples": drawn,
