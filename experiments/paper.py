@@ -296,7 +296,15 @@ def _small_figure() -> ml_collections.ConfigDict:
 
 def _small_appendix_e() -> ml_collections.ConfigDict:
   config = _small_figure()
-  config.generate.update({"mem_len": 128, "num_tokens": 100, "top_k": 40})
+  config.generate.update(
+    {
+      "prompt_split": "test",
+      "prompt_len": 128,
+      "num_tokens": 100,
+      "top_k": 40,
+      "mem_len": 128,
+    }
+  )
   return config
 
 
@@ -444,7 +452,15 @@ def _figure() -> ml_collections.ConfigDict:
 
 def _appendix_e() -> ml_collections.ConfigDict:
   config = _full(wt103_large)
-  config.generate.update({"mem_len": 1600, "num_tokens": 512, "top_k": 40})
+  config.generate.update(
+    {
+      "prompt_split": "test",
+      "prompt_len": 512,
+      "num_tokens": 512,
+      "top_k": 40,
+      "mem_len": 1600,
+    }
+  )
   _set_variants(config, {"large": {}})
   return config
 

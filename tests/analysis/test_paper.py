@@ -362,3 +362,28 @@ def test_an_item_without_models_is_refused(data_dir, tmp_path):
   config = corpus.config(data_dir, **runs.COMPARED | updates)
   with pytest.raises(errors.UserError, match="needs models to train; name an"):
     repeat.check(config, str(tmp_path))
+
+
+@pytest.mark.rest
+def test_a_sample_stands_beside_seed_and_reference(data_dir, tmp_path):
+  """Of the model that is trained, with tokens of the test split."""
+  updates = {
+    "analysis.paper": "appendix_e",
+    "analysis.rows": ("recurrent-relative-all",),
+    "generate.prompt_split": "test",
+    "generate.prompt_len": 12,
+    "generate.num_tokens": 9,
+    "generate.mem_len": 8,
+  }
+  config = corpus.config(data_dir, **runs.COMPARED | updates)
+  repeat.check(config, str(tmp_path))
+  result = repeat.run(config, str(tmp_path))
+  found = result["details"]
+  assert found["num_prompt_tokens"] == 12
+  assert found["num_reference_tokens"] == found["num_tokens"] == 9
+  text = (tmp_path / "results" / "appendix_e.md").read_text()
+  assert text.startswith("| seed | sample | reference |\n")
+
+
+def test_texts_of_several_lines_are_cells_of_a_table():
+  assert repeat._in_a_cell("a|b\n <c>\n") == r"a\|b<br> &lt;c&gt;"

@@ -73,12 +73,14 @@ class Found(NamedTuple):
     details: what the analyses have written, as JSON.
     figures: pictures to draw, by the end of their names.
     pictures: files that exist, by the end of their names.
+    texts: what stands side by side where there are no rows.
   """
 
   rows: dict[str, Measured]
   details: metrics_log.Json
   figures: Mapping[str, figure_lib.Figure] = types.MappingProxyType({})
   pictures: Mapping[str, str] = types.MappingProxyType({})
+  texts: Mapping[str, str] = types.MappingProxyType({})
 
 
 def check(request: Request) -> None:
@@ -213,7 +215,13 @@ def _sample(request: Request) -> Found:
   """What the one model that is trained writes behind a seed of test text."""
   (trial,) = _trials(request)
   _trained(trial)
-  return Found({}, generate.run(trial.config, trial.folder))
+  result = generate.run(trial.config, trial.folder)
+  texts = {
+    "seed": result["prompt"],
+    "sample": result["text"],
+    "reference": result["reference"],
+  }
+  return Found({}, result, texts=texts)
 
 
 def _trials(request: Request) -> list[variants.Trial]:

@@ -10,6 +10,7 @@ paper and at a small one.
 """
 
 import dataclasses
+import html
 import itertools
 import os
 from collections.abc import Mapping
@@ -74,7 +75,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   figures = {f"{name}_{end}": each for end, each in found.figures.items()}
   if item.rows:
     figures[name] = draw(item, found.rows)
-  plotting.write(workdir, name, result, figures, table=table(item, found.rows))
+  lines = table(item, found.rows)
+  if found.texts:
+    lines = [{head: _in_a_cell(text) for head, text in found.texts.items()}]
+  plotting.write(workdir, name, result, figures, table=lines)
   _copy_pictures(found.pictures, name, workdir)
   for line in sentences(item, found.rows):
     logging.info("%s: %s", name, line)
@@ -132,6 +136,12 @@ def _shown(value: float | None) -> str:
   if value is None:
     return "-"
   return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+
+def _in_a_cell(text: str) -> str:
+  """A text as a cell of a Markdown table shows it."""
+  escaped = html.escape(text, quote=False).replace("|", "\\|")
+  return escaped.strip("\n").replace("\n", "<br>")
 
 
 def order(
