@@ -249,7 +249,7 @@ def draw(result: metrics_log.Json) -> figure_lib.Figure:
   entries = result["recl"]
   contexts = result["contexts"]
   columns = len(entries) + 1
-  figure, axes = plotting.subplots(1, columns, figsize=(2.6 * columns, 2.7))
+  figure, axes = plotting.subplots(1, columns, figsize=(2.6 * columns, 3.1))
   for index, model in enumerate(result["models"]):
     axes[0].plot(contexts, model["perplexity"], marker=".", label=model["name"])
     for entry, panel in zip(entries, axes[1:], strict=True):
@@ -265,7 +265,8 @@ def draw(result: metrics_log.Json) -> figure_lib.Figure:
         )
   axes[0].set_title("all tokens", fontsize=9)
   axes[0].set_ylabel("perplexity")
-  axes[0].legend(fontsize=8)
+  # Below the panels, since names may be longer than one is wide.
+  figure.legend(loc="outside lower center", fontsize=8, ncols=2)
   step = contexts[1] - contexts[0]
   for entry, panel in zip(entries, axes[1:], strict=True):
     panel.axhline(100 * result["threshold"], color="grey", linewidth=0.8)
