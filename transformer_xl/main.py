@@ -139,8 +139,8 @@ MODES = {
   ),
   "export": Mode(
     "importers.export_run",
-    "Write a checkpoint as a folder (--target) that transformers loads, or JAX "
-    "without this package (--format).",
+    "Write a checkpoint as a folder (--target) that transformers or PEFT loads,"
+    " or JAX without this package (--format).",
     "",
   ),
 }
@@ -172,7 +172,7 @@ _TOPOLOGY = flags.DEFINE_string(
 )
 _FORMAT = flags.DEFINE(
   name_parser.NameParser(
-    ["transformers", "stablehlo"],
+    ["transformers", "peft", "stablehlo"],
     hints={"hf": "transformers", "huggingface": "transformers"},
   ),
   "format",

@@ -81,6 +81,7 @@ def own_fields():
     yield field.path, (field.values[0], field.model | even | others)
 
 
+ADAPTED = {"train.init_from": "run", "train.lora.rank": 2}
 # The value of a field, and what it needs beside it.
 CASES = {
   **dict(own_fields()),
@@ -131,6 +132,9 @@ CASES = {
   "train.init_from": ("run", {}),
   "train.init_parameters": ("ema", {"train.init_from": "run"}),
   "train.init_checkpoint": ("7", {"train.init_from": "run"}),
+  "train.lora.rank": (2, {"train.init_from": "run"}),
+  "train.lora.alpha": (2.0, ADAPTED),
+  "train.lora.targets": (("query",), ADAPTED),
   "train.num_steps": (6, {}),
   "train.batch_size": (2, {}),
   "train.segment_len": (4, {}),

@@ -119,7 +119,7 @@ def test_the_tables_keep_their_size(exported):
 
 
 def test_an_adapter_of_a_shared_table_is_refused(exported):
-  """It stands beside the table as in PEFT, whose environment this is not."""
+  """It stands beside the table as one of PEFT does."""
 
   class Adapted(torch.nn.Module):
     merged = False

@@ -382,6 +382,7 @@ def test_metadata_is_plain_json(tmp_path):
     "initialised_from": None,
     "average_start": 0,
     "frozen": [],
+    "adapters": None,
     "memory_shapes": {"layers.0.hiddens": [2, 2, 3, 4], "length": [2]},
   }
 

@@ -173,6 +173,9 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
     idle["train.init_parameters"] = "train.init_from"
     idle["train.init_checkpoint"] = "train.init_from"
     idle["train.init_rest"] = "train.init_from"
+  if not train.lora.rank:
+    idle["train.lora.alpha"] = "train.lora.rank"
+    idle["train.lora.targets"] = "train.lora.rank"
   idle |= _fields_of_others(registry.optimizers, train.optimizer)
   idle |= _fields_of_others(registry.schedules, train.schedule)
   if not train.asgd_start_step:
@@ -391,6 +394,18 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       f"segment_len={train.segment_len}, since targets beyond the segment are "
       "not read; set --config.model.auxiliary.num_targets="
       f"{train.segment_len}."
+    )
+  if train.lora.rank and not train.init_from:
+    raise errors.UserError(
+      f"train.lora.rank={train.lora.rank} adds adapters to the parameters of "
+      "another run or an import: name it, --config.train.init_from=FOLDER, or "
+      "set --config.train.lora.rank=0."
+    )
+  if train.lora.rank and not train.lora.targets:
+    raise errors.UserError(
+      f"train.lora.rank={train.lora.rank} needs matrices, and "
+      "train.lora.targets is (): name some, "
+      "--config.train.lora.targets=\"('query','value')\"."
     )
   last = min(train.num_steps, train.decay_steps)
   if train.warmup_steps and train.warmup_steps >= last:

@@ -50,6 +50,18 @@ class DataConfig(Group):
     return os.path.join(self.dir, self.name)
 
 
+class LoraConfig(Group):
+  """Adapters of low rank, trained in place of matrices (Hu et al. 2021)."""
+
+  rank: int = field(0, "0 or more")
+  """Rank of the adapters beside the parameters of init_from, which stay as they
+  are; 0 trains all parameters (docs/finetuning.md)."""
+  alpha: float = field(16.0, "above 0")
+  """Factor alpha / rank on the product of an adapter's two matrices."""
+  targets: tuple[str, ...] = field(("query", "key", "value", "output"))
+  """Names of the layers' matrices that get an adapter each."""
+
+
 class TrainConfig(Group):
   """Text, loss and optimizer of training, and what it does at intervals."""
 
@@ -63,6 +75,7 @@ class TrainConfig(Group):
   the rest (docs/finetuning.md)."""
   init_checkpoint: str = field("latest")
   """Checkpoint of it to take: latest, best, or the number of its step."""
+  lora: LoraConfig
   num_steps: int = field(1000, "at least 1")
   """Number of updates; each reads gradient_segments segments of every lane."""
   batch_size: int = field(16, "at least 1")

@@ -81,6 +81,12 @@ def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
     yield mapping.Tensor(_UNTIED, ("softmax/kernel_0",))
 
 
+def module(matrix: str) -> str:
+  """Their name in a layer of one of our matrices, such as `attention/query`."""
+  names = {ours: theirs for theirs, ours in _LAYER.items()}
+  return names[matrix].removesuffix(".weight")
+
+
 def model(fields: mapping.Fields, path: str) -> mapping.Fields:
   """Fields of our `ModelConfig` for a config.json, which stands at `path`.
 

@@ -1,6 +1,7 @@
 """A run's checkpoint as a folder for other programs; `--mode=export`.
 
-`--format=transformers` is here, `--format=stablehlo` in stablehlo.py.
+`--format=transformers` is here, `--format=stablehlo` in stablehlo.py and
+`--format=peft` in peft.py.
 """
 
 import json
@@ -23,6 +24,7 @@ from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
+from transformer_xl.importers import peft
 from transformer_xl.importers import stablehlo
 from transformer_xl.importers import tokenizer
 from transformer_xl.model import network
@@ -37,6 +39,7 @@ FORMATS = {
     "transformer_xl.load({target!r}) and AutoModelForCausalLM."
     "from_pretrained({target!r}, trust_remote_code=True)"
   ),
+  "peft": "PeftModel.from_pretrained(BASE, {target!r}); docs/today.md",
   "stablehlo": "jax.export.deserialize; docs/sharing.md has an example",
 }
 
@@ -58,6 +61,9 @@ def run(
   if format == "stablehlo":
     _require_new(target)
     stablehlo.export(workdir, target, config)
+  elif format == "peft":
+    _require_new(target)
+    peft.export(workdir, target, config)
   else:
     export(workdir, target, config)
   result = {"format": format, "target": storage.absolute(target)}

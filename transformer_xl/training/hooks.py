@@ -25,6 +25,7 @@ from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.training import profiling
 from transformer_xl.training import programs
+from transformer_xl.training import step as step_lib
 from transformer_xl.training import unigram_loss
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import goodput as goodput_lib
@@ -230,7 +231,8 @@ class Evaluation:
 
   def _score(self, state: run_state.TrainState) -> dict[str, Any] | None:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
-    params = state.params if self._is_raw else state.average
+    trained = state.params if self._is_raw else state.average
+    params = step_lib.whole(trained, state.base, self._train)
     began = time.perf_counter()
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:

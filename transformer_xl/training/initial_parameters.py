@@ -19,10 +19,11 @@ from transformer_xl.config import load as load_lib
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import auxiliary_predictions
+from transformer_xl.model import lora
 from transformer_xl.model import network
-from transformer_xl.model.mixers import table
+from transformer_xl.model import transfer
 from transformer_xl.training import programs
-from transformer_xl.workdir import checksums
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -54,6 +55,7 @@ def load(
   They are restored into the shardings of the mesh. If the data have more
   symbols than the source, these are added (`add_symbols`). If the layers are
   others, and `train.init_rest` allows it, each takes what it can (`fitted`).
+  With adapters (`train.lora`), nothing is drawn here.
 
   Returns:
     The parameters, and the record of where they are from.
@@ -66,13 +68,11 @@ def load(
   source = train.init_from
   run_record.check_vocabulary(data_dir, source, may_be_extended=True)
   model = _checked_model(recipe)
-  shape = network.abstract_params(model)
-  at = mesh_lib.parameters(mesh, shape, network.splits(model))
   params, at_step = trained_model.restore_params(
     source,
     which=train.init_checkpoint,
     average=train.init_parameters != "raw",
-    target=mesh_lib.placed(shape, at),
+    target=_target(model, mesh),
     fields="train.init_",
   )
   trained_model.require_numbers(
@@ -83,7 +83,7 @@ def load(
     "workdir": storage.absolute(source),
     "checkpoint_step": at_step,
     "parameters": train.init_parameters,
-    "params_sha256": checksums.of_json(checksums.of(params)),
+    "params_sha256": trained_model.sha256(params),
     "new_symbols": count,
     "drawn": [],
   }
@@ -94,19 +94,50 @@ def load(
     params = jax.jit(add, out_shardings=at)(params)
   model = dataclasses.replace(model, vocab_size=recipe.model.vocab_size)
   if not _same_shapes(model, recipe.model):
-    wanted = network.abstract_params(recipe.model)
-    at = mesh_lib.parameters(mesh, wanted, network.splits(recipe.model))
-    fit = functools.partial(fitted, old=model, recipe=recipe)
-    rest = missing(model, recipe.model)
+    rest = transfer.missing(model, recipe.model)
     record["drawn"] = rest
-    params = jax.jit(fit, out_shardings=at)(params)
     if rest:
       logging.info(
         "Drawn, in whole or in part, as train.init_from has nothing that fits: "
         "%s.",
         ", ".join(rest),
       )
+  if lora.settings(train):
+    target = _target(recipe.model, mesh)
+    return trained_model.base_of(params, model, recipe.model, target), record
+  if not _same_shapes(model, recipe.model):
+    wanted = network.abstract_params(recipe.model)
+    at = mesh_lib.parameters(mesh, wanted, network.splits(recipe.model))
+    fit = functools.partial(fitted, old=model, recipe=recipe)
+    params = jax.jit(fit, out_shardings=at)(params)
   return params, record
+
+
+def load_base(
+  recipe: schema.Recipe, mesh: jax.sharding.Mesh, record: metrics_log.Json
+) -> shapes.PyTree:
+  """Reads the base of adapters again, for a run that continues.
+
+  `record` is what `load` returned when the run began.
+
+  Raises:
+    UserError: the base is gone, or is another.
+  """
+  return trained_model.restore_base(
+    record,
+    recipe.model,
+    _target(recipe.model, mesh),
+    folder=recipe.train.init_from,
+  )
+
+
+def _target(
+  model: schema.ModelConfig, mesh: jax.sharding.Mesh
+) -> shapes.PyTree:
+  """The shapes of a model's parameters, with their shardings."""
+  shape = network.abstract_params(model)
+  at = mesh_lib.parameters(mesh, shape, network.splits(model))
+  return mesh_lib.placed(shape, at)
 
 
 def fitted(
@@ -121,7 +152,7 @@ def fitted(
   result = programs.drawn_params(recipe)
   flat = traverse_util.flatten_dict(result, sep="/")
   given = traverse_util.flatten_dict(params, sep="/")
-  for name, layers in _sources(old, recipe.model).items():
+  for name, layers in transfer.sources(old, recipe.model).items():
     for layer, (source, old_layer) in enumerate(layers):
       if source is None:
         continue
@@ -130,56 +161,6 @@ def fitted(
       else:
         flat[name] = flat[name].at[layer].set(given[source][old_layer])
   return traverse_util.unflatten_dict(flat, sep="/")
-
-
-def missing(old: schema.ModelConfig, new: schema.ModelConfig) -> list[str]:
-  """The parts of a model that another one has not, as `layers/3/attention`."""
-  num_places = len(table.pattern(new))
-  found: dict[str, None] = {}
-  for name, layers in _sources(old, new).items():
-    for turn, (source, _) in enumerate(layers):
-      if source is not None:
-        continue
-      if name.startswith("layers/"):
-        _, place, part, *_ = name.split("/")
-        part = f"layers/{turn * num_places + int(place)}/{part}"
-      else:
-        part = name
-      found[part] = None
-  return sorted(found)
-
-
-def _sources(
-  old: schema.ModelConfig, new: schema.ModelConfig
-) -> dict[str, list[tuple[str | None, int | None]]]:
-  """Where the arrays of a model come from, by their paths.
-
-  For each layer of an array the path in the old model, None if it has none, and
-  the layer there. An array outside the layers counts as one.
-  """
-  wanted = _shapes_by_path(new)
-  given = _shapes_by_path(old)
-  places = table.pattern(new)
-  old_places = table.pattern(old)
-  result: dict[str, list[tuple[str | None, int | None]]] = {}
-  for name, shape in wanted.items():
-    if not name.startswith("layers/"):
-      result[name] = [(name if given.get(name) == shape else None, None)]
-      continue
-    _, place, rest = name.split("/", maxsplit=2)
-    result[name] = []
-    for turn in range(shape[0]):
-      number = turn * len(places) + int(place)
-      old_turn, old_place = divmod(number, len(old_places))
-      own = f"{places[int(place)].name}/"
-      theirs = rest
-      if rest.startswith(own):
-        theirs = f"{old_places[old_place].name}/{rest.removeprefix(own)}"
-      source = f"layers/{old_place}/{theirs}"
-      fits = source in given and given[source][1:] == shape[1:]
-      is_there = fits and number < old.num_layers
-      result[name].append((source, old_turn) if is_there else (None, None))
-  return result
 
 
 def _checked_model(recipe: schema.Recipe) -> schema.ModelConfig:
@@ -254,12 +235,13 @@ def _checked_model(recipe: schema.Recipe) -> schema.ModelConfig:
       "its model.auxiliary has softmaxes that cannot grow: prepare the data "
       "with the vocabulary of the source."
     )
+  if count and train.lora.rank:
+    raise errors.UserError(
+      f"the data have {count} symbols more than train.init_from={source}, and "
+      "adapters leave the vectors of symbols as they are: prepare the data "
+      "with the vocabulary of the source, or set --config.train.lora.rank=0."
+    )
   return saved
-
-
-def _shapes_by_path(model: schema.ModelConfig) -> dict[str, tuple[int, ...]]:
-  flat = traverse_util.flatten_dict(network.abstract_params(model), sep="/")
-  return {name: leaf.shape for name, leaf in flat.items()}
 
 
 def _field(model: schema.ModelConfig, name: str) -> object:

@@ -10,13 +10,17 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 
+from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.model import lora
 from transformer_xl.model import network
+from transformer_xl.model import transfer
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import rate_factors
 from transformer_xl.training import step
@@ -78,15 +82,71 @@ def drawn_params(recipe: schema.Recipe) -> shapes.PyTree:
 def init_state(
   recipe: schema.Recipe, params: shapes.PyTree = None
 ) -> run_state.TrainState:
-  """Parameters, by default drawn from the seed, with a new optimizer."""
+  """Parameters, by default drawn from the seed, with a new optimizer.
+
+  With adapters (`train.lora`) they are the base, and what is trained is drawn.
+  """
+  adapters = lora.settings(recipe.train)
+  base = None
   if params is None:
     params = drawn_params(recipe)
+    if adapters:
+      params = _taken(params, recipe)
+  if adapters:
+    base = params
+    params = _beside(base, adapters, recipe)
   rate_factors.of(params, recipe.train)  # Refuses patterns that match nothing.
   opt_state = optimizer_lib.make_optimizer(recipe.train).init(params)
-  state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
+  state = run_state.TrainState(
+    jnp.zeros((), jnp.int32), params, opt_state, base=base
+  )
   if recipe.train.average_kind:  # Each donated buffer must appear once.
     state = state._replace(average=jax.tree.map(jnp.copy, params))
   return state
+
+
+def _taken(params: shapes.PyTree, recipe: schema.Recipe) -> shapes.PyTree:
+  """The parameters that `train.init_from` has, of all that a model has.
+
+  Raises:
+    UserError: it has some layers of an array and not all.
+  """
+  train = recipe.train
+  if train.init_rest == "refuse":
+    return params
+  source = load.from_config_dict(load.saved(train.init_from)).model
+  flat = traverse_util.flatten_dict(params, sep="/")
+  names = transfer.whole(source, recipe.model)
+  cut = [
+    name
+    for name, layers in transfer.sources(source, recipe.model).items()
+    if name not in names and any(path is not None for path, _ in layers)
+  ]
+  if cut:
+    raise errors.UserError(
+      f"train.init_from={train.init_from} has some layers of {cut[0]} and not "
+      "all, which adapters cannot be beside: set --config.model.num_layers="
+      f"{source.num_layers}, or --config.train.lora.rank=0."
+    )
+  return traverse_util.unflatten_dict(
+    {name: flat[name] for name in names}, sep="/"
+  )
+
+
+def _beside(
+  base: shapes.PyTree, adapters: lora.Settings, recipe: schema.Recipe
+) -> shapes.PyTree:
+  """Draws what is trained beside a base: adapters, and arrays that it lacks."""
+  given = traverse_util.flatten_dict(base, sep="/")
+  all_drawn = traverse_util.flatten_dict(drawn_params(recipe), sep="/")
+  lacking = {
+    name: leaf for name, leaf in all_drawn.items() if name not in given
+  }
+  # The first four streams of the seed are of parameters, of dropout, of
+  # generated text, and of how much of the memory an update sees.
+  key = jax.random.fold_in(jax.random.key(recipe.seed), 4)
+  new = lora.draw(key, given, adapters)
+  return lora.nested(lacking | new, recipe.model)
 
 
 def init_memory(recipe: schema.Recipe) -> network.State:

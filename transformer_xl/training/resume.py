@@ -10,6 +10,7 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.data import streams
+from transformer_xl.model import lora
 from transformer_xl.model import network
 from transformer_xl.training import divergence
 from transformer_xl.training import initial_parameters
@@ -46,13 +47,17 @@ def start(origin: Origin) -> run_state.RunState:
   target = programs.placed_state(recipe, origin.mesh)
   names = rate_factors.frozen_names(target[0].params, train)
   frozen = tuple(names)
+  adapters = lora.settings(train)
   run = origin.checkpoints.restore_newest(
-    *target, check=functools.partial(_check_frozen, frozen)
+    *target, check=functools.partial(_check_trained, frozen, adapters)
   )
   if run is None:
     state, metadata = _new(origin, create_state)
     metadata = metadata._replace(
-      data=data, average_start=train.asgd_start_step, frozen=frozen
+      data=data,
+      average_start=train.asgd_start_step,
+      frozen=frozen,
+      adapters=adapters and adapters._asdict(),
     )
     return run_state.RunState(state, create_memory(), metadata)
   state, memory, metadata, _ = run
@@ -64,6 +69,13 @@ def start(origin: Origin) -> run_state.RunState:
       f"train.init_from={source} is for new runs, but the one in the workdir "
       f"is at step {step} and did not start from there: choose another "
       "--workdir, or set --config.train.init_from= to continue that run."
+    )
+  if adapters:
+    assert metadata.initialised_from is not None  # Adapters have a base.
+    state = state._replace(
+      base=initial_parameters.load_base(
+        recipe, origin.mesh, metadata.initialised_from
+      )
     )
   average_start = train.asgd_start_step
   if average_start < step and average_start not in (0, metadata.average_start):
@@ -98,13 +110,29 @@ def start(origin: Origin) -> run_state.RunState:
   return run_state.RunState(state, memory, metadata)
 
 
-def _check_frozen(
-  frozen: tuple[str, ...], metadata: run_state.Metadata
+def _check_trained(
+  frozen: tuple[str, ...],
+  adapters: lora.Settings | None,
+  metadata: run_state.Metadata,
 ) -> None:
-  """Raises a UserError if other parameters were frozen than those named.
+  """Refuses a checkpoint of which other parameters were trained.
 
-  The state of the optimizer has no arrays for them, so that it would not fit.
+  Args:
+    frozen: names of those that are frozen. The state of the optimizer has no
+      arrays for them, so that it would not fit.
+    adapters: what is trained in place of a model's parameters.
+    metadata: of the checkpoint.
+
+  Raises:
+    UserError: it is.
   """
+  before = lora.from_json(metadata.adapters)
+  if adapters != before:
+    raise errors.UserError(
+      f"the run in the workdir was trained with {_lora_text(before)}, and now "
+      f"it has {_lora_text(adapters)}: set the fields back to resume, or start "
+      "a new run from this one with --config.train.init_from."
+    )
   changed = sorted({*frozen} ^ {*metadata.frozen})
   if changed:
     raise errors.UserError(
@@ -112,6 +140,14 @@ def _check_frozen(
       "train.learning_rate_factors, which it was not before: set that back to "
       "resume, or start a new run from this one with --config.train.init_from."
     )
+
+
+def _lora_text(adapters: lora.Settings | None) -> str:
+  if adapters is None:
+    return "train.lora.rank=0"
+  return ", ".join(
+    f"train.lora.{name}={value}" for name, value in adapters._asdict().items()
+  )
 
 
 def _new(
@@ -129,8 +165,7 @@ def _new(
   params, source = initial_parameters.load(
     origin.recipe, origin.data.dataset_dir, origin.mesh
   )
-  state = create_state(params)
-  count = network.num_parameters(state.params)
+  count = network.num_parameters(params)
   logging.info(
     "Starting with the %d parameters of %s after step %d, and %d new symbols.",
     count,
@@ -138,6 +173,12 @@ def _new(
     source["checkpoint_step"],
     source["new_symbols"],
   )
+  state = create_state(params)
+  if state.base is not None:
+    logging.info(
+      "These stay as they are; %d parameters are trained.",
+      network.num_parameters(state.params),
+    )
   evaluates = origin.recipe.train.eval_every_steps > 0
   return state, run_state.Metadata(
     owes_evaluation=evaluates, initialised_from=source

@@ -6,7 +6,7 @@ made at the end.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.model import lanes as lanes_lib
+from transformer_xl.model import lora
 from transformer_xl.model import nats
 from transformer_xl.model import network
 from transformer_xl.model.mixers import mixer
@@ -69,9 +70,16 @@ def drawn_visible_len(
 
 
 def train_segment(
-  carry: Carry, segment: segment_lib.Segment, *, recipe: schema.Recipe
+  carry: Carry,
+  segment: segment_lib.Segment,
+  *,
+  recipe: schema.Recipe,
+  base: shapes.PyTree | None = None,
 ) -> tuple[Carry, UpdateMetrics]:
-  """One update on one segment [B, T] of all lanes, or on [S, B, T]."""
+  """One update on one segment [B, T] of all lanes, or on [S, B, T].
+
+  `base` is what adapters are beside, if these are trained.
+  """
   state, memory = carry
   train = recipe.train
   weights = segment.loss_weights()
@@ -91,7 +99,9 @@ def train_segment(
     visible_len=drawn_visible_len(recipe, state.step),
     num_silent=loss_lib.num_silent_layers(recipe, state.step),
   )
-  gradient, sums, memory = _gradient(loss, state.params, memory, segment, key)
+  gradient, sums, memory = _gradient(
+    loss, state.params, base, memory, segment, key
+  )
   gradient = rate_factors.without_frozen(gradient, train)
   factor = _rate_factor(state, segment, train)
   rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
@@ -148,7 +158,9 @@ def train_chunk(
   Returns:
     State and memory after the updates, and metrics with one entry an update.
   """
-  update = functools.partial(train_segment, recipe=recipe)
+  base = state.base  # No update changes it, so that it is not carried.
+  state = state._replace(base=None)
+  update = functools.partial(train_segment, recipe=recipe, base=base)
   num_lanes = segments.inputs.shape[1]
   each = recipe.train.gradient_segments
   if each > 1:
@@ -158,12 +170,23 @@ def train_chunk(
   carry = (state, lanes_lib.resize(memory, num_lanes))
   (state, padded), metrics = jax.lax.scan(update, carry, segments)
   memory = lanes_lib.resize(padded, recipe.train.batch_size)
-  return state, memory, metrics
+  return state._replace(base=base), memory, metrics
+
+
+def whole(
+  params: shapes.PyTree, base: shapes.PyTree | None, train: schema.TrainConfig
+) -> shapes.PyTree:
+  """The parameters that the network reads with, from those that are trained."""
+  adapters = lora.settings(train)
+  if adapters is None:
+    return params
+  return lora.merged(base, params, adapters.scale)
 
 
 def _gradient(
   loss: loss_lib.Loss,
   params: shapes.PyTree,
+  base: shapes.PyTree | None,
   memory: network.State,
   segment: segment_lib.Segment,
   key: jax.Array,
@@ -176,7 +199,12 @@ def _gradient(
   """
   train = loss.train
   several = train.gradient_segments > 1
-  gradient = jax.grad(loss.of_several if several else loss, has_aux=True)
+  objective = loss.of_several if several else loss
+
+  def of_trained(params: shapes.PyTree, *read: Any) -> loss_lib.Result:
+    return objective(whole(params, base, train), *read)
+
+  gradient = jax.grad(of_trained, has_aux=True)
   lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)
   parts = train.accumulation_steps
   if parts == 1:

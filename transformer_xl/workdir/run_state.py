@@ -16,6 +16,8 @@ class TrainState(NamedTuple):
   params: shapes.PyTree
   opt_state: shapes.PyTree
   average: shapes.PyTree | None = None  # EMA or ASGD average of the parameters.
+  # What stays as it is beside adapters, which `params` then has. Not saved.
+  base: shapes.PyTree | None = None
 
 
 class Metadata(NamedTuple):
@@ -30,6 +32,8 @@ class Metadata(NamedTuple):
   frozen: tuple[str, ...] = ()  # Names of parameters that are not trained.
   # Where the first parameters are from; None if they were drawn.
   initialised_from: metrics_log.Json | None = None
+  # Of `lora.Settings`; None if all parameters are trained, or frozen by name.
+  adapters: metrics_log.Json | None = None
 
 
 class RunState(NamedTuple):

@@ -1,6 +1,7 @@
 """The parameters of a finished run, and nothing else of its checkpoints."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -8,16 +9,20 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
+from flax import traverse_util
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl import storage
+from transformer_xl.config import load as load_lib
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
+from transformer_xl.model import lora
 from transformer_xl.model import network
+from transformer_xl.model import transfer
 from transformer_xl.model.encodings import table
 from transformer_xl.processes import others
 from transformer_xl.workdir import checkpoint_items
@@ -63,6 +68,7 @@ def load(
       which=config.eval.checkpoint,
       average=config.eval.parameters != "raw",
       target=mesh_lib.placed(params, at),
+      base=config.train.init_from,
     )
   source = run_record.initialised_from(workdir)
   return TrainedModel(config, mesh, params, step, source)
@@ -140,8 +146,11 @@ def restore_params(
   target: shapes.PyTree,
   fields: str = "eval.",
   only_check: bool = False,
+  base: str = "",
 ) -> tuple[shapes.PyTree, int]:
   """Reads the parameters of one checkpoint, or their average; with its step.
+
+  Those of adapters are merged with the parameters that they are beside.
 
   Args:
     workdir: of the run.
@@ -151,11 +160,67 @@ def restore_params(
     fields: errors name this, followed by `parameters` or `checkpoint`.
     only_check: read no parameters, so that damage to them is not found; they
       come back as None.
+    base: folder with the base of adapters, if it has moved.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged, or its shapes differ;
-      or its bucket refuses, which is no sign that there are none.
+      or its bucket refuses, which is no sign that there are none; or the base
+      of adapters is gone, or another.
   """
+  saved = restore_saved(
+    workdir,
+    which=which,
+    average=average,
+    target=target,
+    fields=fields,
+    only_check=only_check,
+  )
+  if saved.adapters is None:
+    return saved.params, saved.step
+  assert saved.source is not None  # Adapters have a base.
+  below = restore_base(
+    saved.source,
+    load_lib.from_config_dict(load_lib.saved(workdir)).model,
+    target,
+    folder=base,
+    only_check=only_check,
+  )
+  if only_check:
+    return None, saved.step
+  merged = lora.merged(below, saved.params, saved.adapters.scale)
+  params = jax.tree.map(
+    lambda leaf, like: jax.device_put(leaf, like.sharding), merged, target
+  )
+  return params, saved.step
+
+
+class Saved(NamedTuple):
+  """What one checkpoint has of the parameters.
+
+  Attributes:
+    params: of the model; with adapters, those that are trained. None if only
+      their shapes were checked.
+    step: of the checkpoint.
+    adapters: what `params` are beside the adapters' base; None without.
+    source: where the first parameters of the run are from.
+  """
+
+  params: shapes.PyTree
+  step: int
+  adapters: lora.Settings | None
+  source: metrics_log.Json | None
+
+
+def restore_saved(
+  workdir: str,
+  *,
+  which: str,
+  average: bool,
+  target: shapes.PyTree,
+  fields: str = "eval.",
+  only_check: bool = False,
+) -> Saved:
+  """Reads what a checkpoint has itself; arguments as of `restore_params`."""
   if not storage.names(checkpoint_items.directory(workdir)):
     raise _no_checkpoints(workdir)
   item = "average" if average else "params"
@@ -185,14 +250,21 @@ def restore_params(
             "or train.asgd_start_step."
           )
           continue
-        saved = ocp.StandardCheckpointHandler().metadata(folder)
-        checkpoint_items.check_shapes(saved.tree, target, step, kind="model")
+        metadata: metrics_log.Json = {}
+        if (manager.directory / str(step) / "metadata").exists():
+          metadata = checkpoint_items.read_metadata(manager, step)
+        adapters = lora.from_json(metadata.get("adapters"))
+        tree = ocp.StandardCheckpointHandler().metadata(folder).tree
+        if adapters:
+          target = _of_adapters(tree, adapters, beside=target)
+        checkpoint_items.check_shapes(tree, target, step, kind="model")
+        source = metadata.get("initialised_from")
         if only_check:
-          return None, step
-        params = _restore_item(manager, step, item, target)
+          return Saved(None, step, adapters, source)
+        params = _restore_item(manager, step, item, target, metadata)
         if which == "best":
           _warn_unless_newest(manager, step, f"{fields}checkpoint")
-        return params, step
+        return Saved(params, step, adapters, source)
     except (errors.UserError, errors.LostProcessError):
       raise
     except Exception as error:  # Orbax has no common type for damage.
@@ -203,6 +275,124 @@ def restore_params(
         f"--config.{fields}checkpoint=STEP."
       )
   raise problem
+
+
+def _of_adapters(
+  saved: shapes.PyTree, adapters: lora.Settings, *, beside: shapes.PyTree
+) -> shapes.PyTree:
+  """The shapes to restore adapters into, in the structure that was saved.
+
+  Args:
+    saved: the shapes in the checkpoint.
+    adapters: their settings.
+    beside: the shapes of the whole model.
+  """
+  model = traverse_util.flatten_dict(beside, sep="/")
+
+  def wanted(path: jax.tree_util.KeyPath, leaf: shapes.PyTree) -> shapes.PyTree:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    if name in model:  # Trained in whole.
+      return model[name]
+    matrix = model.get(lora.matrix_of(name))
+    if matrix is None:
+      return None  # Its shape is missed.
+    shape = lora.shape_of(name, matrix.shape, adapters.rank)
+    sharding = matrix.sharding
+    if sharding is not None:
+      sharding = mesh_lib.replicated(sharding.mesh)
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+  return jax.tree.map_with_path(wanted, saved)
+
+
+def restore_base(
+  source: metrics_log.Json,
+  model: schema.ModelConfig,
+  target: shapes.PyTree,
+  *,
+  folder: str = "",
+  only_check: bool = False,
+) -> shapes.PyTree:
+  """Reads the parameters that adapters were trained beside.
+
+  Args:
+    source: where they are from, the `initialised_from` of the run.
+    model: of the run.
+    target: the shapes and shardings of the whole model.
+    folder: where they are now, if that is elsewhere.
+    only_check: read none, and return None.
+
+  Raises:
+    UserError: they are gone, or are others.
+  """
+  step = source["checkpoint_step"]
+  known = [folder, source["workdir"]]
+  there = [one for one in known if one and _has_checkpoint(one, step)]
+  if not there:
+    raise errors.UserError(
+      f"the adapters were trained beside the parameters of {source['workdir']} "
+      f"at step {step}, and these are gone: restore that checkpoint, or name "
+      "the folder that has it now, --config.train.init_from=FOLDER."
+    )
+  base = load_lib.from_config_dict(load_lib.saved(there[0])).model
+  abstract = network.abstract_params(base)
+  if not only_check:
+    mesh = jax.tree.leaves(target)[0].sharding.mesh
+    at = mesh_lib.parameters(mesh, abstract, network.splits(base))
+    abstract = mesh_lib.placed(abstract, at)
+  params, _ = restore_params(
+    there[0],
+    which=str(step),
+    average=source["parameters"] != "raw",
+    target=abstract,
+    fields="train.init_",
+    only_check=only_check,
+  )
+  if only_check:
+    return None
+  found = sha256(params)
+  if found != source["params_sha256"]:
+    raise errors.UserError(
+      f"the parameters of {there[0]} at step {step} (SHA-256 {found[:12]}) are "
+      f"not those that the adapters were trained beside "
+      f"({source['params_sha256'][:12]}): restore these, or name the folder "
+      "that has them, --config.train.init_from=FOLDER."
+    )
+  return base_of(params, base, model, target)
+
+
+def sha256(params: shapes.PyTree) -> str:
+  """The hash of parameters by which a run knows what it started from."""
+  return checksums.of_json(checksums.of(params))
+
+
+def base_of(
+  params: shapes.PyTree,
+  old: schema.ModelConfig,
+  new: schema.ModelConfig,
+  target: shapes.PyTree,
+) -> shapes.PyTree:
+  """The arrays of a model that come whole from the parameters of another.
+
+  Args:
+    params: of the other model.
+    old: the other model.
+    new: the model.
+    target: its shapes and shardings.
+  """
+  at = traverse_util.flatten_dict(target, sep="/")
+  placed = {
+    name: jax.device_put(leaf, at[name].sharding)
+    for name, leaf in transfer.taken(params, old, new).items()
+  }
+  return traverse_util.unflatten_dict(placed, sep="/")
+
+
+def _has_checkpoint(workdir: str, step: int) -> bool:
+  """Whether a folder has a configuration and this checkpoint."""
+  config = os.path.join(storage.local(workdir), "config.json")
+  folder = checkpoint_items.directory(workdir)
+  return os.path.exists(config) and str(step) in storage.names(folder)
 
 
 def warn_of_untrained_segments(
@@ -333,12 +523,13 @@ def _warn_unless_newest(
 
 
 def _restore_item(
-  manager: ocp.CheckpointManager, step: int, item: str, target: shapes.PyTree
+  manager: ocp.CheckpointManager,
+  step: int,
+  item: str,
+  target: shapes.PyTree,
+  metadata: metrics_log.Json,
 ) -> shapes.PyTree:
-  """One item, compared with its checksums if it has any."""
-  metadata: metrics_log.Json = {}
-  if (manager.directory / str(step) / "metadata").exists():
-    metadata = checkpoint_items.read_metadata(manager, step)
+  """One item, compared with its checksums if the metadata have any."""
   args = ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})
   restored = manager.restore(step, args=args)[item]
   saved = metadata.get("fingerprints", {})

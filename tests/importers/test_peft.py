@@ -1,0 +1,83 @@
+"""Adapters go out by PEFT's names, and merged with their base."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import transformer_xl
+from tests import comparison
+from tests.importers import adapted_runs
+from tests.importers import decoders_by_hand
+from transformer_xl import errors
+from transformer_xl.config import load
+from transformer_xl.importers import export_run
+
+TARGETS = ("query", "output", "gate_kernel")
+THEIRS = {
+  "self_attn.q_proj": (24, 24),
+  "self_attn.o_proj": (24, 24),
+  "mlp.gate_proj": (24, 40),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("adapted")
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
+  weights = decoders_by_hand.tensors(fields)
+  decoders_by_hand.write(folder / "source", fields, weights)
+  workdir = adapted_runs.write(folder / "source", folder, TARGETS)
+  return workdir, fields, weights
+
+
+def export(workdir, target, form):
+  config = load.from_config_dict(load.saved(workdir))
+  export_run.run(config, workdir, target=str(target), format=form)
+
+
+def test_both_exports_are_the_model_of_the_run(run, tmp_path):
+  workdir, fields, weights = run
+  export(workdir, tmp_path / "adapters", "peft")
+  export(workdir, tmp_path / "merged", "transformers")
+  found = json.loads((tmp_path / "adapters/adapter_config.json").read_text())
+  assert found["target_modules"] == ["gate_proj", "o_proj", "q_proj"]
+  assert (found["r"], found["lora_alpha"], found["peft_type"]) == (3, 7, "LORA")
+  read = safetensors.numpy.load_file
+  adapters = read(tmp_path / "adapters/adapter_model.safetensors")
+  merged = read(tmp_path / "merged/model.safetensors")
+  names = {
+    f"model.layers.{layer}.{module}": sizes
+    for layer in range(2)
+    for module, sizes in THEIRS.items()
+  }
+  assert len(adapters) == 2 * len(names)
+  # W + (alpha / r) B A, of PyTorch's matrices (Hu et al. 2021, section 4.1).
+  exact = {name: np.float64(array) for name, array in weights.items()}
+  for name, (num_inputs, num_outputs) in names.items():
+    a = adapters[f"base_model.model.{name}.lora_A.weight"]
+    b = adapters[f"base_model.model.{name}.lora_B.weight"]
+    assert (a.shape, b.shape) == ((3, num_inputs), (num_outputs, 3))
+    exact[f"{name}.weight"] += 7 / 3 * np.float64(b) @ np.float64(a)
+  assert merged.keys() == weights.keys()
+  for name, array in merged.items():
+    comparison.assert_close(array, exact[name], roundings=4)
+    if not any(name.startswith(one) for one in names):
+      np.testing.assert_array_equal(array, weights[name])
+  # The run itself reads as these equations do.
+  tokens = np.random.default_rng(1).integers(0, 257, 20)
+  _, found = transformer_xl.load(workdir).step(
+    transformer_xl.load(workdir).init_state(), [tokens]
+  )
+  expected = decoders_by_hand.log_probabilities(fields, exact, tokens)
+  comparison.assert_close(found[0], expected, roundings=100)
+
+
+def test_a_run_without_adapters_has_none_to_export(run, tmp_path):
+  workdir, _, _ = run
+  base = load.saved(workdir).train.init_from
+  said = "has no adapters.*--format=transformers"
+  with pytest.raises(errors.UserError, match=said):
+    export(base, tmp_path / "peft", "peft")
+  assert not (tmp_path / "peft").exists()

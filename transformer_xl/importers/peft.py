@@ -1,0 +1,111 @@
+"""A run's adapters as PEFT writes them; `--mode=export --format=peft`.
+
+A folder with adapter_config.json and adapter_model.safetensors, which PEFT
+loads beside the model that the run started from (docs/specification.md, section
+21.5).
+"""
+
+import json
+import os
+import pathlib
+
+import jax
+import numpy as np
+import safetensors.numpy
+from flax import traverse_util
+
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import storage
+from transformer_xl.config import schema
+from transformer_xl.importers import decoders
+from transformer_xl.importers import import_run
+from transformer_xl.importers import mapping
+from transformer_xl.model import lora
+from transformer_xl.model import network
+from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_vocabulary
+from transformer_xl.workdir import trained_model
+
+# What PEFT puts in front of the names of a model's modules.
+_PREFIX = "base_model.model."
+
+
+def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
+  """Writes the adapters that `config.eval` names into a new folder.
+
+  Raises:
+    UserError: the run has no adapters, or they are beside a model of which
+      transformers has not the layers.
+  """
+  config, _ = run_vocabulary.load_for(config, workdir)
+  model = config.model
+  lengths = mapping.lengths_of(config.score, config.eval)
+  if decoders.config_fields(model, lengths) is None:
+    raise errors.UserError(
+      f"the model of {workdir} is none of {', '.join(decoders.KINDS)}, so that "
+      "PEFT cannot load its adapters: export it whole, --format=transformers."
+    )
+  mesh = mesh_lib.of_one_device(jax.devices()[0])
+  shape = network.abstract_params(model)
+  at = mesh_lib.parameters(mesh, shape, network.splits(model))
+  saved = trained_model.restore_saved(
+    workdir,
+    which=config.eval.checkpoint,
+    average=config.eval.parameters != "raw",
+    target=mesh_lib.placed(shape, at),
+  )
+  if saved.adapters is None:
+    raise errors.UserError(
+      f"{workdir} has no adapters, since it was trained with train.lora.rank=0:"
+      " export the model, --format=transformers."
+    )
+  trained_model.require_numbers(
+    saved.params, f"checkpoint {saved.step} of {workdir}"
+  )
+  tensors, modules = _tensors(traverse_util.flatten_dict(saved.params, sep="/"))
+  with import_run.new_folder(target) as folder:
+    local = storage.local(folder)
+    fields = _fields(saved.adapters, modules, saved.source or {})
+    text = json.dumps(fields, indent=2)
+    pathlib.Path(local, "adapter_config.json").write_text(text, "utf-8")
+    path = os.path.join(local, "adapter_model.safetensors")
+    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+
+
+def _tensors(
+  adapters: lora.Flat,
+) -> tuple[dict[str, np.ndarray], list[str]]:
+  """The tensors by PEFT's names, and the names of the adapted modules.
+
+  PyTorch's matrices are [outputs, inputs].
+  """
+  tensors: dict[str, np.ndarray] = {}
+  modules: set[str] = set()
+  for path, stacked in adapters.items():
+    matrix = lora.matrix_of(path).removeprefix(f"{mapping.LAYERS}/")
+    theirs = decoders.module(matrix)
+    modules.add(theirs.rpartition(".")[2])
+    end = "lora_A" if path.endswith(lora.A) else "lora_B"
+    for layer, own in enumerate(np.asarray(stacked)):
+      name = f"{_PREFIX}model.layers.{layer}.{theirs}.{end}.weight"
+      tensors[name] = np.ascontiguousarray(own.T)
+  return tensors, sorted(modules)
+
+
+def _fields(
+  adapters: lora.Settings, modules: list[str], source: metrics_log.Json
+) -> metrics_log.Json:
+  """The content of adapter_config.json."""
+  return {
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "base_model_name_or_path": source.get("workdir"),
+    "r": adapters.rank,
+    "lora_alpha": adapters.alpha,
+    "lora_dropout": 0.0,
+    "target_modules": modules,
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "inference_mode": True,
+  }
