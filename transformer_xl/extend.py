@@ -62,6 +62,7 @@ Reading = mixer_lib.Reading
 Kept = mixer_lib.Kept
 Streaming = mixer_lib.Streaming
 since_reset = visibility.since_reset
+visible_distance = visibility.visible_distance
 # What mixers are made of.
 Projections = parameters.Projections
 project_output = parameters.project_output
