@@ -115,7 +115,7 @@ def prepare(
   given = None
   if vocabulary_file is not None:
     given = vocabulary_file_lib.read(vocabulary_file, cut)
-    corpus = corpus.cut_by(dataclasses.replace(cut, **given.tokenizer))
+    corpus = corpus.cut_by(dataclasses.replace(cut, **given.cut))
 
   # All that a dataset depends on, in whatever words it was asked for.
   key = {

@@ -45,6 +45,15 @@ class VocabularyFile(NamedTuple):
     return hashlib.sha256(self.content).hexdigest()
 
   @property
+  def cut(self) -> tokenizer_lib.Meta:
+    """The fields that say how text is cut; a chat template cuts none."""
+    return {
+      name: value
+      for name, value in self.tokenizer.items()
+      if name != "chat_template"
+    }
+
+  @property
   def dropout(self) -> float | None:
     """The dropout of a tokenizer's file, which is not applied."""
     if self.tokenizer["kind"] != "subword":

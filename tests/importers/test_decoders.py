@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import ml_dtypes
 import numpy as np
@@ -13,8 +14,10 @@ from tests import comparison
 from tests.importers import decoders_by_hand
 from tests.importers import stored_files
 from transformer_xl import errors
+from transformer_xl.data_prep import preparation
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
+from transformer_xl.workdir import run_record
 
 TOKENS = np.random.default_rng(1).integers(0, 257, 40)
 
@@ -134,3 +137,41 @@ def test_what_the_block_has_not_is_refused_by_name(change, text, tmp_path):
   path.write_text(json.dumps(fields | change))
   with pytest.raises(errors.UserError, match=text):
     transformer_xl.load(tmp_path)
+
+
+TEMPLATE = (
+  "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}"
+  "{{ eos_token }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("where", ["own file", "tokenizer_config.json"])
+def test_a_chat_template_comes_back_from_a_run_on_text_of_its_vocabulary(
+  where, tmp_path
+):
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
+  source = tmp_path / "source"
+  weights = decoders_by_hand.tensors(fields)
+  decoders_by_hand.write(source, fields, weights)
+  if where == "own file":
+    (source / "chat_template.jinja").write_text(TEMPLATE)
+  else:
+    named = [{"name": "default", "template": TEMPLATE}]
+    about = json.dumps({"chat_template": named})
+    (source / "tokenizer_config.json").write_text(about)
+  workdir = tmp_path / "run"
+  import_run.make(import_run.Request("huggingface", str(source)), str(workdir))
+  (tmp_path / "text.txt").write_text("A few words of text.\n" * 30)
+  preparation.prepare(
+    dataset="text",
+    source=str(tmp_path / "text.txt"),
+    data_dir=str(tmp_path / "data"),
+    name="words",
+    vocabulary_file=str(workdir),
+  )
+  # Training keeps the vocabulary of its data.
+  shutil.rmtree(workdir / "vocabulary")
+  run_record.keep_vocabulary(str(tmp_path / "data/words"), str(workdir))
+  export_run.export(str(workdir), str(tmp_path / "export"))
+  about = json.loads((tmp_path / "export/tokenizer_config.json").read_text())
+  assert about["chat_template"] == TEMPLATE

@@ -1,5 +1,7 @@
 """Models of today beside transformers: import, export, generation."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ from tests.importers import decoders_by_hand
 from tests.importers import in_pytorch
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
+from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
 
 torch, transformers = in_pytorch.torch, in_pytorch.transformers
 pytestmark = pytest.mark.filterwarnings("default")
@@ -79,6 +83,40 @@ def test_an_import_equals_transformers(name, size, dtype, tmp_path):
     np.testing.assert_allclose(found, expected, atol=LIMIT, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
+def test_bfloat16_rounds_about_as_theirs(name, tmp_path):
+  exact = written(name, "wide", tmp_path, "bfloat16")
+  rounded = transformers.AutoModelForCausalLM.from_pretrained(
+    tmp_path, dtype=torch.bfloat16
+  )
+  found = import_run.read(import_run.Request("huggingface", str(tmp_path)))
+  model = dataclasses.replace(found.config.model, dtype="bfloat16")
+  tokens = np.random.default_rng(0).integers(0, 257, (3, LENGTH))
+  expected = theirs(exact, tokens)
+  (mem_len,) = found.config.eval.mem_len
+  state = network.empty_state(
+    model, batch_size=3, mem_len=mem_len, step_len=LENGTH
+  )
+  settings = mixer.Settings(same_length=found.config.eval.same_length)
+  log_probs, _ = network.Network(model, settings).apply(
+    {"params": found.params}, tokens, state, method="log_probs"
+  )
+  own = np.asarray(log_probs) - expected
+  other = theirs(rounded.eval(), tokens) - expected
+  print(
+    "RMS",
+    name,
+    np.sqrt(np.mean(own**2)),
+    np.sqrt(np.mean(other**2)),
+    np.abs(own).max(),
+    np.abs(other).max(),
+  )
+  # Both round to 8 bits, in other places and orders.
+  assert np.sqrt(np.mean(own**2)) > 1e-3
+  assert np.sqrt(np.mean(own**2)) < 2 * np.sqrt(np.mean(other**2))
+  assert np.abs(own).max() < 3 * np.abs(other).max()
+
+
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)
 def test_greedy_text_is_theirs_in_a_padded_batch_too(name, tmp_path):
   model = written(name, "wide", tmp_path)
@@ -107,6 +145,8 @@ def test_greedy_text_is_theirs_in_a_padded_batch_too(name, tmp_path):
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)
 def test_transformers_loads_an_export_without_our_code(name, tmp_path):
   written(name, "small", tmp_path / "source")
+  template = "{% for one in messages %}{{ one.content }}\n{% endfor %}"
+  (tmp_path / "source/chat_template.jinja").write_text(template)
   workdir = str(tmp_path / "run")
   import_run.make(
     import_run.Request("huggingface", str(tmp_path / "source")), workdir
@@ -123,5 +163,9 @@ def test_transformers_loads_an_export_without_our_code(name, tmp_path):
   np.testing.assert_allclose(found, ours(mine, tokens), atol=LIMIT, rtol=0)
   tokenizer = transformers.AutoTokenizer.from_pretrained(target)
   text = "Größe, 1 2 3\n"
+  said = tokenizer.apply_chat_template(
+    [{"role": "user", "content": text.strip()}], tokenize=False
+  )
+  assert said == text
   ids = tokenizer.encode(text, add_special_tokens=False)
   assert ids == mine.vocabulary.encode(text).tolist()

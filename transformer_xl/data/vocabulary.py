@@ -267,6 +267,7 @@ class SubwordVocabulary(Vocabulary):
   unit = "subword"
   model: tokenizers.Tokenizer
   lower_case: bool
+  chat_template: str | None = None  # Of an import; kept for its export.
 
   @functools.cached_property
   def unknown(self) -> int | None:
@@ -376,7 +377,8 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
     if size > len(text):
       raise ValueError(f"an id is {size - 1}")
     symbols = tuple(model.id_to_token(i) or "" for i in range(size))
-    return SubwordVocabulary(symbols, model, lower_case)
+    template = tokenizer.get("chat_template")
+    return SubwordVocabulary(symbols, model, lower_case, template)
   symbols = tuple(map(unescape, text.removesuffix("\n").split("\n")))
   if len(set(symbols)) < len(symbols):
     [(twice, _)] = collections.Counter(symbols).most_common(1)

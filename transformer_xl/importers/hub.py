@@ -10,6 +10,7 @@ from transformer_xl.formats import hub_files
 from transformer_xl.importers import decoders
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
+from transformer_xl.importers import vocabulary
 
 PREFIX = hub_files.PREFIX
 _SMALL = (
@@ -40,7 +41,8 @@ def download(address: str) -> Snapshot:
   fields = huggingface.read_config(folder)  # Before the large weights.
   commit = os.path.basename(folder)
   if fields["model_type"] in decoders.KINDS:
-    hub_files.fetch(name, commit, decoders.TOKENIZERS)
+    beside = (*decoders.TOKENIZERS, *vocabulary.CHAT_TEMPLATES)
+    hub_files.fetch(name, commit, beside)
   for weights in huggingface.WEIGHTS:
     hub_files.fetch(name, commit, (weights,))
     path = mapping.find(folder, (weights,))

@@ -66,6 +66,9 @@ def settings(
     # Its own special tokens are single symbols wherever they stand in a text.
     "split_special_tokens": not vocabulary.special,
   }
+  template = getattr(vocabulary, "chat_template", None)  # Of subwords alone.
+  if template is not None:
+    result["chat_template"] = template
   if vocabulary.special:
     names = list(vocabulary.special.values())
     end = _first(_ENDS, names) or names[0]

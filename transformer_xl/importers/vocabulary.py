@@ -18,6 +18,8 @@ from transformer_xl.workdir import run_record
 
 FILE_NAME = "vocabulary.txt"
 SUBWORDS = "vocabulary.json"
+# Where a chat template is, in transformers 5 and before.
+CHAT_TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
 # The first of each that a vocabulary of words has plays the role.
 ROLES = {"end_of_line": ("<eos>", "<S>"), "unk": ("<unk>", "<UNK>")}
 
@@ -64,9 +66,14 @@ def read(path: str, *, size: int) -> vocabulary.Vocabulary:
 
 def _converted(path: str, size: int) -> tuple[bytes, metrics_log.Json]:
   """A published vocabulary as this package's file and tokenizer."""
+  tokenizer: metrics_log.Json
   if path.endswith("tokenizer.json"):
     content = _padded(path, size).to_str().encode()
-    return content, {"kind": "subword", "lower_case": False}
+    tokenizer = {"kind": "subword", "lower_case": False}
+    template = _chat_template(os.path.dirname(path))
+    if template is not None:
+      tokenizer["chat_template"] = template
+    return content, tokenizer
   published = published_vocabulary.read(path)
   kind, symbols = _kind(published.symbols)
   [(most_common, count)] = collections.Counter(symbols).most_common(1)
@@ -77,13 +84,36 @@ def _converted(path: str, size: int) -> tuple[bytes, metrics_log.Json]:
     )
   # enwik8 sets it without effect: its symbols are numbers.
   lower_case = published.lower_case and kind != "byte"
-  tokenizer: metrics_log.Json = {"kind": kind, "lower_case": lower_case}
+  tokenizer = {"kind": kind, "lower_case": lower_case}
   if kind == "word":
     for role, names in ROLES.items():
       found = (name for name in names if name in symbols)
       tokenizer[role] = next(found, None)
   lines = (f"{vocabulary.escape(symbol)}\n" for symbol in symbols)
   return "".join(lines).encode(), tokenizer
+
+
+def _chat_template(folder: str) -> str | None:
+  """How messages become text, beside a tokenizer.json; None if nothing says.
+
+  The second file may have several by name.
+  """
+  own, path = (pathlib.Path(folder, name) for name in CHAT_TEMPLATES)
+  if own.exists():
+    return own.read_text("utf-8")
+  if not path.exists():
+    return None
+  try:
+    template = json.loads(path.read_text("utf-8")).get("chat_template")
+    if isinstance(template, list):
+      by_name = {one["name"]: one["template"] for one in template}
+      template = by_name.get("default")
+  except (ValueError, LookupError, TypeError, AttributeError) as error:
+    raise errors.UserError(
+      f"{path} is damaged ({type(error).__name__}: {error}); copy it again, or "
+      "leave it out."
+    ) from None
+  return template if isinstance(template, str) else None
 
 
 def _padded(path: str, size: int) -> tokenizers.Tokenizer:
