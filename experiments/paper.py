@@ -279,7 +279,6 @@ def _small_table9() -> ml_collections.ConfigDict:
 
 def _small_table10() -> ml_collections.ConfigDict:
   config = _small_table6()
-  config.model.num_positions = 512
   config.analysis.rows = _in_table10()
   config.analysis.equal_memory = True
   config.analysis.variants = ()

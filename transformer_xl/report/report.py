@@ -232,7 +232,7 @@ def _sample(result: metrics_log.Json) -> metrics_log.Json:
   prompt = str(result["prompt"])[-MOST_CHARACTERS:]
   samples = result["samples"][:MOST_SAMPLES]
   texts = [str(drawn["text"])[:MOST_CHARACTERS] for drawn in samples]
-  columns = []
+  columns: list[Column] = []
   if "reference" in result:
     columns = [
       Column("Seed text", prompt, tables.text(result["num_prompt_tokens"])),
