@@ -45,8 +45,15 @@ class Request(NamedTuple):
 
   @property
   def models(self) -> str:
-    """The folder that the models of the dataset are trained in."""
-    return os.path.join(self.workdir, "models", self.config.data.name)
+    """The folder that the models of the dataset are trained in.
+
+    Rows of the ablation at equal memory have the names of others, and other
+    segments.
+    """
+    name = self.config.data.name
+    if self.config.analysis.equal_memory:
+      name += "_equal_memory"
+    return os.path.join(self.workdir, "models", name)
 
 
 class Measured(NamedTuple):
