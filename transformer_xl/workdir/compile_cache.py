@@ -16,7 +16,8 @@ def use() -> None:
   """
   import jax  # Late, since it takes long.
 
-  is_chosen = jax.config.jax_compilation_cache_dir is not None
+  # An attribute of the configuration, which JAX's types do not declare.
+  is_chosen = jax.config.values["jax_compilation_cache_dir"] is not None
   if is_chosen or "JAX_COMPILATION_CACHE_DIR" in os.environ:
     return
   jax.config.update("jax_compilation_cache_dir", folder())

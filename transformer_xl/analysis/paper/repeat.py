@@ -237,7 +237,9 @@ def draw(
   return figure
 
 
-def _copy_pictures(pictures: dict[str, str], name: str, workdir: str) -> None:
+def _copy_pictures(
+  pictures: Mapping[str, str], name: str, workdir: str
+) -> None:
   """Puts pictures of an analysis beside the other results of the paper."""
   if jax.process_index() != 0:
     return
