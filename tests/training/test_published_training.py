@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests import comparison
@@ -45,7 +46,11 @@ def update(config, segment, *, step=0):
   shapes = jax.eval_shape(functools.partial(programs.init_state, config))
   state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
   params = tiny.params(config.model)
-  state = state._replace(params=params, step=np.int32(step))
+  # The optimizer counts updates by itself.
+  opt_state = optax.tree.set(state.opt_state, count=np.int32(step))
+  state = state._replace(
+    params=params, step=np.int32(step), opt_state=opt_state
+  )
   if state.average is not None:
     state = state._replace(average=params)
   memory = programs.init_memory(config.recipe)
