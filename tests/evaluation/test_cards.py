@@ -35,7 +35,7 @@ CARD = {  # The contract, then what comes on top of it.
   *("context_len", "temperature", "initialised_from", "encoding_fields"),
   *("layers", "mixer_fields", "reset_at_documents", "same_length_window"),
   *("encoding", "pre_norm", "layer_norm_epsilon", "targets", "extensions"),
-  "unknown_share",
+  *("unknown_share", "scale_embeddings"),
 }
 
 

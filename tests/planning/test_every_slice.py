@@ -34,6 +34,7 @@ USEFUL = {
   **{"vanilla:ablation_ptb": 64, "ptb": 128, "ptb_published": 32},
   **{"wikitext2_published": 64, "wt103_base": 128, "recall": 64},
   **{"wikitext2_small": 32, "ptb_medium": 128},
+  **{"enwik8_medium": 64, "enwik8_alrfou": 32},
   **{"own_text:1e9": 64, "modern": 32, "memory_text": 32},
 }
 

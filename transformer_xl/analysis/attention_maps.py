@@ -146,6 +146,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     "dataset": "" if given else config.data.name,
     "split": "" if given else config.eval.split,
     "given_text": given,
+    "given_heads": [*config.analysis.heads],
     **settings.of_data(
       config.scoring, segment_len=segment_len, mem_len=mem_len
     ),

@@ -31,6 +31,7 @@ def of_reading(
     "encoding": model.encoding,
     "encoding_fields": _own_fields(model, registry.encodings, model.encoding),
     "pre_norm": model.pre_norm,
+    "scale_embeddings": model.scale_embeddings,
     "layer_norm_epsilon": model.layer_norm_epsilon,
     "same_length": visibility.has_window(mem_len, same_length=same_length),
     "same_length_window": model.same_length_window,

@@ -213,7 +213,7 @@ def _attention(request: Request) -> Found:
   result = attention_maps.run(trial.config, trial.folder)
   pictures = {
     name: os.path.join(trial.folder, "results", f"attention_{name}.png")
-    for name in ("distance", "widest", "terms")
+    for name in ("distance", "heads", "terms")
   }
   return Found({}, result, pictures=pictures)
 
