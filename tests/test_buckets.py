@@ -36,9 +36,12 @@ def results(folder):
   """Numbers of all results, without timing, by the file and the path in it."""
   found = {}
   for path in folder.rglob("results/*.json"):
-    numbers = dict(test_processes.numbers(json.loads(path.read_text())))
-    numbers.pop("/config/data/dir", None)  # On disk, or in the bucket.
-    found[str(path.relative_to(folder))] = numbers
+    numbers = test_processes.numbers(json.loads(path.read_text()))
+    found[str(path.relative_to(folder))] = {
+      name: value
+      for name, value in numbers
+      if not name.endswith("/config/data/dir")  # On disk, or in the bucket.
+    }
   return found
 
 

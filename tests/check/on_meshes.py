@@ -23,7 +23,7 @@ os.environ["XLA_FLAGS"] = (
 )
 
 
-def own_gradient(gradient, params, memory, segment, key, recipe):
+def own_gradient(gradient, loss, params, base, memory, segment, key):
   """Every device keeps the gradient of its own lanes as if it were that of all.
 
   What an all-reduce should have added up is declared to be equal.
@@ -31,7 +31,10 @@ def own_gradient(gradient, params, memory, segment, key, recipe):
   lanes = P(mesh_lib.LANES)
   by_layer = jax.tree.map(lambda _: P(None, mesh_lib.LANES), memory.layers)
   memory_at = memory._replace(layers=by_layer, length=lanes)
-  compute = functools.partial(gradient, recipe=recipe)
+
+  def compute(params, memory, segment, key):
+    return gradient(loss, params, base, memory, segment, key)
+
   return jax.shard_map(
     compute,
     in_specs=(P(), memory_at, lanes, P()),
