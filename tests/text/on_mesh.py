@@ -56,11 +56,13 @@ def main(folder: pathlib.Path) -> None:
     "generate.segment_len": 128,
     "generate.num_tokens": 3,
     "generate.prompt": "abc",
-    "score.file": str(folder / "texts"),
   }
-  (folder / "texts").write_text("abc\nbca\n")
+  texts = folder / "texts"
+  texts.write_text("abc\nbca\n")
   workdir = saved_runs.write(folder / "run", **fields)
-  config = load.from_config_dict(load.saved(workdir))
+  saved = load.from_config_dict(load.saved(workdir))
+  # A saved run names no files to be read.
+  config = load.replaced(saved, {"score.file": str(texts)})
   spy(score, "_read_segment")
   spy(decoding, "_read_part")
   scores = score.run(config, workdir)
