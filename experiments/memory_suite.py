@@ -125,6 +125,7 @@ def get_config(task: str = "mqar") -> ml_collections.ConfigDict:
     for name, each in mechanisms(task).items()
   )
   config.analysis.split = "test"
-  config.analysis.seeds = (0, 1)
-  config.analysis.learning_rates = (3e-3, 6e-3)
+  config.analysis.seeds = (0, 1, 2, 3, 4)
+  config.analysis.learning_rates = (2e-3, 6e-3, 1.8e-2)
+  config.analysis.max_learning_rates = 6
   return config

@@ -108,4 +108,7 @@ def get_config(text: str = "python_stdlib") -> ml_collections.ConfigDict:
     for name, each in mechanisms().items()
   )
   config.analysis.split = "test"
+  config.analysis.seeds = (0, 1, 2, 3, 4)
+  config.analysis.learning_rates = (7e-4, 2e-3, 6e-3)
+  config.analysis.max_learning_rates = 6
   return config
