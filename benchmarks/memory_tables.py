@@ -180,7 +180,7 @@ def compare(result: dict[str, Any]) -> None:
   """Writes into all rows how they differ from the first."""
   compared = comparison.with_differences(rows_of(result))
   for values, row in zip(result["rows"], compared, strict=True):
-    for name in ("at_equal_tokens", "at_equal_time", "is_noise"):
+    for name in ("at_equal_tokens", "at_equal_time", "is_told_apart"):
       values[name] = getattr(row, name)
 
 
@@ -199,14 +199,19 @@ def _of_all_seeds(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     length: [*losses, *new["nll_by_seed"][length]]
     for length, losses in old["nll_by_seed"].items()
   }
-  means = {length: statistics.fmean(each) for length, each in by_seed.items()}
+  medians = {
+    length: statistics.median(each) for length, each in by_seed.items()
+  }
   length = str(old["length"])
+  both = (old["seconds"], new["seconds"])
   return old | {
+    "seconds": None if None in both else sum(both),
     "seeds": [*old["seeds"], *new["seeds"]],
-    "nll": means[length],
-    "spread": max(by_seed[length]) - min(by_seed[length]),
-    "nll_by_length": means,
-    "nll_by_memory": means,
+    "nll": medians[length],
+    "low": min(by_seed[length]),
+    "high": max(by_seed[length]),
+    "nll_by_length": medians,
+    "nll_by_memory": medians,
     "nll_by_seed": by_seed,
     "bins_by_seed": [*old["bins_by_seed"], *new["bins_by_seed"]],
   }

@@ -26,6 +26,10 @@ from transformer_xl import storage
 _UPLOADED = (".npy", "vocabulary.txt", "vocabulary.json")
 
 
+class BusyError(errors.UserError):
+  """Another process prepares the same dataset, or has just done so."""
+
+
 class Stage(NamedTuple):
   """The folders where a dataset is made; `scratch` is deleted in any case."""
 
@@ -51,7 +55,8 @@ def downloads(final: pathlib.Path) -> pathlib.Path:
 def staged(final: pathlib.Path) -> Iterator[Stage]:
   """Yields an empty folder that becomes `final` unless an exception is raised.
 
-  UserError if `final` holds something, or while another process makes it.
+  UserError if `final` holds something, and BusyError if another process makes
+  it, or has just done so.
   """
   address = str(final)
   if os.path.isfile(address) or _strangers(address):
@@ -106,13 +111,13 @@ def _renamed(final: pathlib.Path) -> Iterator[Stage]:
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
-    raise errors.UserError(
+    raise BusyError(
       f"another process is preparing {final}; wait, or give another --name."
     ) from None
   try:
     if _strangers(str(final)):
       # The process that held the lock a moment ago has finished.
-      raise errors.UserError(
+      raise BusyError(
         f"another process has prepared {final}; it is left as it is."
       )
     # The lock stays outside of the folder that is renamed, so that it is held

@@ -4,8 +4,9 @@ Paper: no such study. Two layers of 64 read texts of a synthetic task in
 segments of 8 and learn from the answers alone. What stores states stores 8 of
 them in each layer; `none` and `full` show where a task begins and ends.
 Measured: rows and pictures are in docs/measurements/memories.md.
-Cost: about one minute of one x86-64 core for 1,000 updates of a row, beside
-compiling and the times of all rows at the end; jax 0.10.2, 25 November 2026.
+Cost: about one minute of one x86-64 core for 1,000 updates of a trial, of which
+there are seven to ten for each mechanism, beside compiling and the times of all
+rows at the end; jax 0.10.2, 25 November 2026.
 Run: python -m transformer_xl.main --mode=study --workdir=/tmp/mqar \
   --config=experiments/memory_suite.py:mqar
 """
@@ -125,6 +126,7 @@ def get_config(task: str = "mqar") -> ml_collections.ConfigDict:
     for name, each in mechanisms(task).items()
   )
   config.analysis.split = "test"
-  config.analysis.seeds = (0, 1)
-  config.analysis.learning_rates = (3e-3, 6e-3)
+  config.analysis.seeds = (0, 1, 2, 3, 4)
+  config.analysis.learning_rates = (2e-3, 6e-3, 1.8e-2)
+  config.analysis.max_learning_rates = 6
   return config

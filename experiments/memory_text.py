@@ -5,8 +5,8 @@ mechanism hands on as many bytes a lane as Transformer-XL, which remembers 128
 states in each layer; `none` hands on nothing. Memory is empty where a document
 starts, and perplexity is told by the position in it.
 Measured: rows and pictures are in docs/measurements/memories.md.
-Cost: 15 to 50 minutes of one x86-64 core for a row; jax 0.10.2, 27 November
-2026.
+Cost: 15 to 50 minutes of one x86-64 core for a trial, of which there are seven
+to ten for each mechanism; jax 0.10.2, 27 November 2026.
 Run: python -m transformer_xl.main --mode=study --workdir=/tmp/memory_text \
   --config=experiments/memory_text.py:python_stdlib
 """
@@ -108,4 +108,7 @@ def get_config(text: str = "python_stdlib") -> ml_collections.ConfigDict:
     for name, each in mechanisms().items()
   )
   config.analysis.split = "test"
+  config.analysis.seeds = (0, 1, 2, 3, 4)
+  config.analysis.learning_rates = (7e-4, 2e-3, 6e-3)
+  config.analysis.max_learning_rates = 6
   return config

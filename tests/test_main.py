@@ -11,6 +11,11 @@ import sys
 import pytest
 
 from tests import corpus
+from transformer_xl import errors
+from transformer_xl import main
+from transformer_xl.config import load
+from transformer_xl.data_prep import preparation
+from transformer_xl.data_prep import staging
 
 pytestmark = pytest.mark.slow
 
@@ -367,3 +372,41 @@ def test_mistakes_leave_no_checkpoints_behind(results, folder):
   assert kept == ["4"]
   new = folder / "new" / "checkpoints"
   assert not new.exists() or list(new.iterdir()) == []
+
+
+@pytest.mark.parametrize("ends_with", ["data", "nothing"])
+def test_data_that_another_worker_prepares_are_waited_for(
+  tmp_path, monkeypatch, ends_with
+):
+  """If that worker was killed, this one prepares them."""
+  calls = []
+
+  def prepare(dataset, data_dir):
+    calls.append(dataset)
+    folder = tmp_path / "data" / dataset
+    if len(calls) == 1:
+      raise staging.BusyError("another process is preparing it")
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text("{}")
+    if ends_with == "data":  # It was there when this one wanted to begin.
+      raise errors.UserError("holds something else")
+
+  monkeypatch.setattr(preparation, "prepare", prepare)
+  monkeypatch.setattr(main, "_BETWEEN_LOOKS_SECONDS", 0.0)
+  config = corpus.config_dict(str(tmp_path / "data"), **{"data.name": "mqar"})
+  data = load.from_config_dict(config).data
+  main._prepare_data(data)
+  assert calls == ["mqar", "mqar"]
+  main._prepare_data(data)
+  assert calls == ["mqar", "mqar"]
+
+
+def test_what_is_in_the_way_of_data_is_not_waited_for(tmp_path, monkeypatch):
+  def prepare(dataset, data_dir):
+    raise errors.UserError("holds something else")
+
+  monkeypatch.setattr(preparation, "prepare", prepare)
+  config = corpus.config_dict(str(tmp_path / "data"), **{"data.name": "mqar"})
+  data = load.from_config_dict(config).data
+  with pytest.raises(errors.UserError, match="holds something else"):
+    main._prepare_data(data)

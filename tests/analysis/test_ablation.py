@@ -96,19 +96,19 @@ def test_an_ablation_without_rows_is_refused(data_dir):
     ablation.rows_of(config)
 
 
-def test_the_mean_of_seeds_stands_with_half_their_range(
+def test_the_median_of_seeds_stands_with_their_interval(
   data_dir, tmp_path, trained
 ):
-  trained.loss = lambda config: 2.6 if config.seed else 3.0
-  seeds = {"analysis.seeds": (0, 3), "train.clamp_len": 9}
+  trained.loss = lambda config: {0: 3.0, 3: 2.8, 4: 2.0}[config.seed]
+  seeds = {"analysis.seeds": (0, 3, 4), "train.clamp_len": 9}
   (first,) = an_ablation(
     data_dir, tmp_path, ROTATING, **seeds, **{"model.head_dim": 4}
   )["rows"]
   assert first["init"]["nll"] == pytest.approx(2.8)
-  assert first["spread"] == pytest.approx(0.4)
+  assert (first["low"], first["high"]) == (2.0, 3.0)
   text = (tmp_path / "results" / "ablation.md").read_text()
-  # Half of exp(3.0) - exp(2.6), within what the mean loss changes.
-  assert "16.44 ± 3.31 (16) | 16.44 | 4 |" in text
+  # The exponentials of 2.8, 2.0 and 3.0.
+  assert "16.44 (16) | 7.39 to 20.09 | 1 | 16.44 | 4 |" in text
 
 
 def test_text_that_is_read_again_is_attended_in_training(data_dir):

@@ -97,12 +97,40 @@ def test_bins_count_by_their_answers():
   one = row([1.0, 0.5, 0.0], [1.0, 1.0, 0.5])
   every = answers.shares(one, scale)
   assert every.by_seed == pytest.approx([0.25, 0.7])
-  assert every.mean == pytest.approx(0.475)
-  assert every.spread == pytest.approx(0.45)
+  assert every.median == pytest.approx(0.475)
+  assert (every.low, every.high) == pytest.approx((0.25, 0.7))
   near = answers.shares(one, scale, 0, 1)
   assert near.by_seed == pytest.approx([0.625, 1.0])
   far = answers.shares(one, scale, 2, 2)
   assert far.by_seed == pytest.approx([0.0, 0.5])
+
+
+def test_a_table_has_medians_what_is_solved_and_what_is_not_told_apart(
+  monkeypatch,
+):
+  monkeypatch.setattr(answers, "cost_cells", lambda row, is_planned: {})
+  scale = recall.Scale(
+    bins=[], distances=[[1, 1], [2, 2]], num_answers=[1, 1], chance=0
+  )
+  config = load.from_config_dict(memory_suite.get_config("mqar"))
+  rows = [
+    row(*([share, share] for share in shares))._replace(
+      config=config,
+      learning_rate=6e-3,
+      learning_rates=[comparison.TriedRate(6e-3, 1.0)] * 6,
+      edge="highest" if shares[0] == 0.5 else "",
+    )
+    for shares in ([0.5, 1.0, 0.52], [0.89, 0.9, 0.91], [0.3, 0.2, 0.1])
+  ]
+  found = answers.table(rows, scale)
+  assert [line["right, %"] for line in found] == ["52.0", "90.0", "20.0"]
+  assert found[0]["over seeds"] == "50.0 to 100.0"
+  solved = [line["solved (90 % right)"] for line in found]
+  assert solved == ["1 of 3", "2 of 3", "0 of 3"]
+  ranks = [line["rank"] for line in found]
+  assert ranks == ["2, not told apart from 1", "1", "3"]
+  rates = [line["learning rate"] for line in found]
+  assert rates == ["0.006 (highest of 6)", "0.006", "0.006"]
 
 
 def test_mechanisms_of_the_suite_hand_on_about_equal_bytes():

@@ -157,8 +157,9 @@ def test_the_best_learning_rate_is_that_of_the_validation_split(
   assert [row["learning_rate"] for row in rows] == [0.2, 0.1]
   assert [row["nll"] for row in rows] == [3.0, 3.0]
   tried = rows[0]["learning_rates"]
-  assert [one["nll"] for one in tried] == pytest.approx([3.11, 3.01, math.inf])
-  assert tried[1]["nll_by_seed"] == [3.0, 3.02]
+  # Of the first seed alone, which is enough for a choice.
+  assert [one["nll"] for one in tried] == pytest.approx([3.1, 3.0, math.inf])
+  assert [row["edge"] for row in rows] == ["", "lowest"]
   assert {folder for split, folder in trained.read if split == "test"} == {
     f"{tmp_path}/rate_{rate}/seed_{seed}/{name}"
     for name, rate in (("base", 0.2), ("long", 0.1))
@@ -168,7 +169,8 @@ def test_the_best_learning_rate_is_that_of_the_validation_split(
   assert saved["rows"][0]["learning_rates"][2]["nll"] is None
   table = (tmp_path / "results" / "study.md").read_text()
   assert "| learning rate |" in table
-  assert "| 0.1: 22.42, 0.2: 20.29, 0.4: inf |" in table
+  assert "| 0.2 | 0.1: 22.2, 0.2: 20.09, 0.4: inf |" in table
+  assert "| 0.1 (lowest of 3, not extended) |" in table
   count = len(trained)
   a_study(data_dir, tmp_path, "base: ", "long: train.mem_len=16", **settings)
   assert len(trained) == count  # What diverged is not tried again, either.
@@ -176,6 +178,120 @@ def test_the_best_learning_rate_is_that_of_the_validation_split(
   trained.diverges = {0.4, 0.5}
   with pytest.raises(errors.UserError, match="'b' diverges at every learning"):
     a_study(data_dir, tmp_path, "b: ", **rates)
+
+
+def parabola(best):
+  """Losses that are lowest at a learning rate, by its distance in octaves."""
+  return lambda config: 3.0 + abs(math.log2(config.train.learning_rate / best))
+
+
+@pytest.mark.parametrize(
+  ("best", "tried", "edge"),
+  [
+    (3e-3, [1e-3, 3e-3, 9e-3], ""),
+    (9e-3, [1e-3, 3e-3, 9e-3, 2.7e-2], ""),
+    (2e-4, [1.1e-4, 3.3e-4, 1e-3, 3e-3, 9e-3], ""),
+    (1.0, [1e-3, 3e-3, 9e-3, 2.7e-2, 8.1e-2], "highest"),
+  ],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_learning_rates_are_tried_until_the_best_is_inside(
+  data_dir, tmp_path, trained, best, tried, edge, named
+):
+  """Those that are named, or three around that of the experiment, come first.
+
+  The first seed alone looks for it.
+  """
+  trained.loss = parabola(best)
+  updates = {"train.learning_rate": 3e-3}
+  if named:
+    updates = {"analysis.learning_rates": (1e-3, 3e-3, 9e-3)}
+  updates |= {"analysis.max_learning_rates": 5, "analysis.seeds": (4, 0, 1)}
+  (row,) = a_study(data_dir, tmp_path, "base: ", **updates)["rows"]
+  rates = [one["learning_rate"] for one in row["learning_rates"]]
+  assert rates == pytest.approx(tried)
+  chosen = min(rates, key=lambda rate: abs(math.log(rate / best)))
+  assert row["learning_rate"] == chosen
+  assert row["edge"] == edge
+  others = [f"{tmp_path}/rate_{chosen}/seed_{seed}/base" for seed in (0, 1)]
+  searched = [f"{tmp_path}/rate_{rate}/seed_4/base" for rate in rates]
+  assert sorted(trained[:-2]) == sorted(searched)
+  assert trained[-2:] == others
+  words = " (highest of 5)" if edge else ""
+  table = (tmp_path / "results" / "study.md").read_text()
+  assert f"| {chosen:g}{words} |" in table
+
+
+def test_a_rate_that_diverges_with_any_seed_is_lost(
+  data_dir, tmp_path, trained, monkeypatch
+):
+  """The next best one is tried with all seeds, and beyond it if need be."""
+  trained.loss = parabola(3e-3)
+  train = trials.loop.train
+
+  def train_or_diverge(config, folder):
+    train(config, folder)
+    if config.train.learning_rate == 3e-3 and config.seed == 1:
+      raise errors.DivergenceError("lost")
+
+  monkeypatch.setattr(trials.loop, "train", train_or_diverge)
+  updates = {
+    "analysis.learning_rates": (3e-3, 1e-3, 9.1e-3),
+    "analysis.max_learning_rates": 6,
+    "analysis.seeds": (0, 1, 2),
+  }
+  (row,) = a_study(data_dir, tmp_path, "base: ", **updates)["rows"]
+  assert row["learning_rate"] == 1e-3
+  losses = {one["learning_rate"]: one["nll"] for one in row["learning_rates"]}
+  assert sorted(losses) == [3.3e-4, 1e-3, 3e-3, 9.1e-3]
+  assert losses[3e-3] == math.inf
+  assert len(row["nll_by_seed"][8]) == 3
+  # Neither the seed that came after the lost one, nor anything twice.
+  assert len(trained) == len({*trained}) == 3 + 1 + 1 + 2
+
+
+def test_more_rates_to_start_with_than_may_be_tried_are_refused(
+  data_dir, tmp_path, trained
+):
+  with pytest.raises(errors.UserError, match=r"rates=2 is less than the 3 le"):
+    a_study(data_dir, tmp_path, "base: ", **{"analysis.max_learning_rates": 2})
+
+
+def test_the_log_says_how_long_the_rest_takes(
+  data_dir, tmp_path, trained, monkeypatch, caplog
+):
+  """Each variant by its own trials; one without any as the others."""
+  clock = [0.0]
+  train = trials.loop.train
+
+  def train_for_a_while(config, folder):
+    train(config, folder)
+    clock[0] += 60.0 if config.train.mem_len == 16 else 3600.0
+
+  monkeypatch.setattr(trials.loop, "train", train_for_a_while)
+  monkeypatch.setattr(trials.time, "perf_counter", lambda: clock[0])
+  trained.loss = parabola(3e-3)
+  caplog.set_level("INFO")
+  updates = {
+    "train.learning_rate": 3e-3,
+    "analysis.max_learning_rates": 4,
+    "analysis.seeds": (0, 1),
+  }
+  rows = a_study(
+    data_dir, tmp_path, "base: ", "long: train.mem_len=16", **updates
+  )["rows"]
+  assert [row["seconds"] for row in rows] == [4 * 3600, 4 * 60]
+  said = [text for text in caplog.messages if text.startswith("Trials: ")]
+  assert [text.removeprefix("Trials: ") for text in said] == [
+    "0 done, 8 to 10 left, how long is known after the first.",
+    "1 done, 7 to 9 left, 7.0 to 9.0 h to go for one worker.",
+    "2 done, 6 to 8 left, 6.0 to 8.0 h to go for one worker.",
+    "3 done, 5 to 6 left, 5.0 to 6.0 h to go for one worker.",
+    "4 done, 4 to 5 left, 4.0 to 5.0 h to go for one worker.",
+    "5 done, 3 to 4 left, 3 to 4 min to go for one worker.",
+    "6 done, 2 to 3 left, 2 to 3 min to go for one worker.",
+    "7 done, 1 left, 1 min to go for one worker.",
+  ]
 
 
 def test_what_chose_the_learning_rate_is_not_measured_again(
@@ -333,10 +449,11 @@ def test_values_are_literals_or_words():
   assert {*variant.changes} <= {*schema.all_fields()}
 
 
-def row(name, *, tokens=100, nll=5.0, seconds=1.0, spread=0.0, **changes):
+def row(name, *, tokens=100, nll=5.0, seconds=1.0, by_seed=(), **changes):
   values = dict.fromkeys(comparison.Row._fields)
-  values |= {"name": name, "tokens": tokens, "nll": nll, "spread": spread}
+  values |= {"name": name, "tokens": tokens, "nll": nll, "length": 8}
   values |= {"relative_seconds": seconds, "changes": changes}
+  values |= {"nll_by_seed": {8: [*by_seed] or [nll, nll]}}
   return comparison.Row(**values)
 
 
@@ -344,8 +461,7 @@ def test_a_table_says_why_there_is_no_comparison_at_equal_time():
   config = load.from_config_dict(tiny.config_dict(**{"train.num_steps": 50}))
   shown = {
     **{"config": config, "num_parameters": 9, "planned_bytes": 3 << 20},
-    **{"learning_rates": [], "length": 8, "nll_by_length": {8: 4.0}},
-    "nll_by_seed": {8: [5.0]},
+    **{"learning_rates": [], "nll_by_length": {8: 4.0}},
   }
   rows = [
     row("base")._replace(**shown),
@@ -381,11 +497,12 @@ def test_equal_time_compares_with_the_first_variant_at_other_tokens(common):
   double = common | {"train.num_steps": 2}
   rows = comparison.with_differences(
     [
-      row("base", spread=0.02, **common),
+      row("base", by_seed=(4.99, 5.01), **common),
       row("double", tokens=200, nll=4.0, **double),
       # Twice as slow, so the first variant reads 200 tokens meanwhile.
       row("slow", nll=4.5, seconds=2.0, other=1),
       row("same", nll=4.99, other=2),
+      row("one seed", by_seed=(5.0,), other=6),
       row("too slow", nll=3.0, seconds=2.1, other=3),
       row("between", nll=4.5, seconds=math.sqrt(2), other=4),
       row("more", tokens=150, nll=4.5, **{"train.num_steps": 3, "other": 5}),
@@ -398,5 +515,5 @@ def test_equal_time_compares_with_the_first_variant_at_other_tokens(common):
   assert values["too slow"] == (-2.0, None)
   assert values["between"][1] == pytest.approx(0.0)
   assert values["more"][1] == pytest.approx(np.log2(1.5) - 0.5)
-  noise = [one.name for one in rows if one.is_noise]
-  assert noise == ["base", "same"]
+  alike = [one.name for one in rows if not one.is_told_apart]
+  assert alike == ["base", "same"]

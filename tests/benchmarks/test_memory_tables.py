@@ -123,12 +123,12 @@ def test_a_row_gains_the_seeds_that_are_new(stored):
   (first,) = study["rows"]
   assert both["seeds"] == [0, 7]
   assert both["nll"] == pytest.approx(first["nll"] + 0.25)
-  assert both["spread"] == pytest.approx(0.5)
+  assert both["high"] - both["low"] == pytest.approx(0.5)
   assert [len(each) for each in both["nll_by_seed"].values()] == [2]
   assert both["bins_by_seed"] == [*first["bins_by_seed"], *row["bins_by_seed"]]
   assert both["seconds_per_token"] == first["seconds_per_token"]
-  half = f"{50 * math.expm1(0.5):.1f}"
-  assert f" ± {half} % | " in memory_tables.table(joined)
+  ends = [f"{math.exp(both[name]):.4g}" for name in ("low", "high")]
+  assert f"| {' to '.join(ends)} | 1 |" in memory_tables.table(joined)
   memory_tables.draw(joined)
   # The same seed again is the same row, measured anew.
   (replaced,) = memory_tables.merged(joined, again)["rows"]

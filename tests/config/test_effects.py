@@ -227,6 +227,7 @@ CASES = {
   "analysis.split": ("test", {}),
   "analysis.seeds": ((1,), {}),
   "analysis.learning_rates": ((0.1,), {}),
+  "analysis.max_learning_rates": (2, {"analysis.learning_rates": (1e-9,)}),
   "analysis.group": (("other",), {}),
   "analysis.contexts": ((2, 8, 2), {}),
   "analysis.num_tokens": (50, {}),
@@ -270,6 +271,7 @@ MODES = {
   (
     *("analysis.rows", "analysis.attention_lens", "analysis.equal_memory"),
     *("analysis.split", "analysis.seeds", "analysis.learning_rates"),
+    "analysis.max_learning_rates",
   ),
   ablation.run,
 )

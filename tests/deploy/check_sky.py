@@ -1,4 +1,4 @@
-"""Parses deploy/sky.yaml with SkyPilot itself; `make deploy-check`.
+"""Parses the task files of deploy/ with SkyPilot itself; `make deploy-check`.
 
 Runs in an environment of its own, since SkyPilot wants older packages. No cloud
 is asked, so whether a zone has the accelerator is not checked.
@@ -9,7 +9,8 @@ import pathlib
 import sky
 import yaml
 
-FILE = pathlib.Path(__file__).parents[2] / "deploy/sky.yaml"
+FOLDER = pathlib.Path(__file__).parents[2] / "deploy"
+FILE = FOLDER / "sky.yaml"
 
 
 def is_refused(settings: dict) -> bool:
@@ -33,6 +34,15 @@ def main() -> None:
   assert recovery["recover_on_exit_codes"] == [143], recovery
   assert recovery["max_restarts_on_errors"] == 3, recovery
   assert task.envs["BUCKET"] == "bucket"
+
+  study = sky.Task.from_yaml_config(
+    yaml.safe_load((FOLDER / "study.yaml").read_text()),
+    env_overrides=[("BUCKET", "bucket")],
+  )
+  (resources,) = study.resources
+  assert resources.use_spot
+  assert resources.cpus == "4+"
+  assert resources.job_recovery["recover_on_exit_codes"] == [143]
 
   for names in (("setups",), ("resources", "use_spots")):
     wrong = yaml.safe_load(FILE.read_text())

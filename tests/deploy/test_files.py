@@ -17,6 +17,8 @@ from transformer_xl import signals
 
 ROOT = pathlib.Path(__file__).parents[2]
 TASK = yaml.safe_load((ROOT / "deploy/sky.yaml").read_text())
+STUDY = yaml.safe_load((ROOT / "deploy/study.yaml").read_text())
+ARRAY = ROOT / "deploy/study.slurm"
 JOB_SET = yaml.safe_load((ROOT / "deploy/jobset.yaml").read_text())
 
 
@@ -30,14 +32,38 @@ def container():
   return only
 
 
-def task_command():
-  """The words of the task's last command, with the values of `envs`."""
-  text = TASK["run"].replace("\\\n", " ")
-  for name, value in (TASK["envs"] | {"BUCKET": "bucket"}).items():
+def task_command(task=TASK):
+  """The words of a task's last command, with the values of `envs`."""
+  text = task["run"].replace("\\\n", " ")
+  for name, value in (task["envs"] | {"BUCKET": "bucket"}).items():
     text = text.replace(f"${name}", value)
   exec_word, program, *flags = shlex.split(text)
   assert (exec_word, program) == ("exec", ".venv/bin/transformer-xl")
   return ["transformer_xl.main", *flags]
+
+
+def array_calls(folder, *, status, **variables):
+  """What the script of the array calls, where the study ends with a status."""
+  for name, end in (("srun", status), ("scontrol", 0)):
+    program = folder / name
+    program.write_text(
+      f'#!/bin/bash\necho {name} "$@" >> {folder}/calls\nexit {end}\n'
+    )
+    program.chmod(0o755)
+  (folder / "calls").unlink(missing_ok=True)
+  finished = subprocess.run(
+    ["bash", str(ARRAY)],
+    env={
+      "PATH": f"{folder}:/usr/bin:/bin",
+      "SLURM_ARRAY_JOB_ID": "12",
+      "SLURM_ARRAY_TASK_ID": "3",
+      **variables,
+    },
+    cwd=folder,
+    check=False,
+  )
+  assert finished.returncode == status
+  return [shlex.split(line) for line in (folder / "calls").open()]
 
 
 def job_command():
@@ -47,18 +73,21 @@ def job_command():
 
 
 @pytest.mark.slow
-def test_commands_would_start():
+def test_commands_would_start(tmp_path):
+  ((_, program, *flags),) = array_calls(tmp_path, status=0)
+  assert program == ".venv/bin/transformer-xl"
+  studies = [task_command(STUDY), ["transformer_xl.main", *flags]]
   wrong = [*job_command(), "--config.train.batch_sise=1"]
   finished = subprocess.run(
     [sys.executable, "-m", "tests.docs.parsed_commands"],
-    input=json.dumps([task_command(), job_command(), wrong]),
+    input=json.dumps([task_command(), job_command(), *studies, wrong]),
     capture_output=True,
     check=True,
     cwd=ROOT,
     text=True,
   )
-  task, job_set, refused = json.loads(finished.stdout)
-  assert task["error"] == job_set["error"] == ""
+  *right, refused = json.loads(finished.stdout)
+  assert [each["error"] for each in right] == [""] * 4
   assert "no field config.train.batch_sise" in refused["error"]
 
 
@@ -72,9 +101,37 @@ def test_both_restart_what_stopped_on_a_checkpoint():
   stopped = [signals.TERMINATED]
   recovery = TASK["resources"]["job_recovery"]
   assert recovery["recover_on_exit_codes"] == stopped
+  assert STUDY["resources"]["job_recovery"] == recovery
   rules = job()["podFailurePolicy"]["rules"]
   codes = [r["onExitCodes"]["values"] for r in rules if "onExitCodes" in r]
   assert codes == [stopped]
+
+
+def test_workers_of_an_array_share_a_folder_and_return_to_the_queue(tmp_path):
+  """Also what is run is that of the SkyPilot study, but for the folder."""
+  (run,) = array_calls(tmp_path, status=0)
+  on_sky = [
+    word.replace("gs://bucket/mqar", f"{tmp_path}/runs/study").replace(
+      "gs://bucket/data", f"{tmp_path}/runs/study/data"
+    )
+    for word in task_command(STUDY)
+  ]
+  assert run[2:] == on_sky[1:]
+  _, requeue = array_calls(tmp_path, status=signals.TERMINATED)
+  assert requeue == ["scontrol", "requeue", "12_3"]
+  (failed,) = array_calls(
+    tmp_path, status=2, CONFIG="memory_text:wikitext2", FOLDER="/shared/text"
+  )
+  assert "--config=memory_text:wikitext2" in failed
+  assert "--workdir=/shared/text" in failed
+  directives = [
+    line.split()[1]
+    for line in ARRAY.read_text().splitlines()
+    if line.startswith("#SBATCH ")
+  ]
+  # To the command and not to the script, which asks for its status.
+  assert "--signal=TERM@120" in directives
+  assert "--requeue" in directives
 
 
 def test_the_job_set_has_the_fields_of_its_definition():

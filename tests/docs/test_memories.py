@@ -4,6 +4,7 @@ import json
 import math
 import pathlib
 import re
+import statistics
 
 import numpy as np
 import pytest
@@ -81,12 +82,15 @@ def test_the_page_has_every_row(path):
       / sum(counts)
       for seed in row["bins_by_seed"]
     ]
-    percent = f"{100 * sum(shares) / len(shares):.1f}"
+    percent = f"{100 * statistics.median(shares):.1f}"
+    low, high = (f"{100 * end(shares):.1f}" for end in (min, max))
+    solved = sum(share >= 0.9 for share in shares)
     cells = (
       f"| {row['name']} | {row['num_parameters']:,} | {row['state_bytes']:,} | "
     )
     lines = [line for line in page.splitlines() if line.startswith(cells)]
-    assert any(f"| {percent}" in line for line in lines), row["name"]
+    found = f" | {percent} | {low} to {high} | {solved} of {len(shares)} | "
+    assert any(found in line for line in lines), row["name"]
 
 
 @pytest.mark.parametrize("path", ON_TEXT, ids=lambda path: path.stem)
@@ -95,7 +99,7 @@ def test_the_page_has_every_row_on_text(path):
   page = memory_tables.PAGE.read_text("utf-8")
   result = json.loads(path.read_text("utf-8"))
   for row in result["rows"]:
-    by_position = np.mean(row["bins_by_seed"], axis=0)
+    by_position = np.median(row["bins_by_seed"], axis=0)
     numbers = " | ".join(f"{math.exp(nll):.4g}" for nll in by_position)
     cells = f"| {row['name']} | {row['num_parameters']:,} |"
     (line,) = [
@@ -103,9 +107,49 @@ def test_the_page_has_every_row_on_text(path):
       for line in page.splitlines()
       if line.startswith(cells) and line.endswith(f" | {numbers} |")
     ]
-    perplexity = line.removesuffix(f" | {numbers} |").split(" | ")[-1]
-    assert perplexity.split(" ± ")[0] == f"{math.exp(row['nll']):.4g}"
-    assert len(row["bins_by_seed"]) == 1 + perplexity.count(" ± ")
+    *_, perplexity, seeds, _ = line.removesuffix(f" | {numbers} |").split(" | ")
+    assert perplexity == f"{math.exp(row['nll']):.4g}"
+    if len(row["bins_by_seed"]) == 1:
+      assert seeds == "one seed"
+    else:
+      ends = [f"{math.exp(row[name]):.4g}" for name in ("low", "high")]
+      assert seeds == " to ".join(ends)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_best_learning_rate_is_at_an_edge_without_a_word(path):
+  """Rows of two rates, or one, say that nobody has looked beyond them."""
+  page = memory_tables.PAGE.read_text("utf-8")
+  result = json.loads(path.read_text("utf-8"))
+  for row in result["rows"]:
+    losses = {one["learning_rate"]: one["nll"] for one in row["learning_rates"]}
+    best = row["learning_rate"]
+    inside = losses and min(losses) < best < max(losses)
+    most = row["config"]["analysis"].get("max_learning_rates", 0)
+    words = ""
+    if not losses:
+      words = " (no other tried)"
+    elif not inside:
+      side = "lowest" if best == min(losses) else "highest"
+      words = f" ({side} of {len(losses)}" + (
+        ")" if most else ", not extended)"
+      )
+    if losses:
+      assert losses[best] == min(losses.values())
+    if losses and not inside:
+      assert len(losses) >= most  # Else another one should have been tried.
+    cells = f"| {row['name']} | {row['num_parameters']:,} |"
+    lines = [line for line in page.splitlines() if line.startswith(cells)]
+    assert any(f" | {best:g}{words} | " in line for line in lines), row["name"]
+
+
+@pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
+def test_rows_whose_rates_were_extended_have_five_seeds_and_their_hours(path):
+  result = json.loads(path.read_text("utf-8"))
+  for row in result["rows"]:
+    if row["config"]["analysis"].get("max_learning_rates", 0):
+      assert len(row["bins_by_seed"]) >= 5, row["name"]
+      assert row["seconds"] > 0
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from transformer_xl.analysis import comparison
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import equal_memory
+from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
@@ -253,27 +254,31 @@ def fields(row: comparison.Row) -> metrics_log.Json:
 
 
 def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
-  """The paper's table; half the range of several seeds is behind ±."""
+  """The paper's table, with medians over seeds."""
+  ranks = over_seeds.ranks(
+    [row.over_seeds for row in rows], is_higher_better=False
+  )
   lines = []
-  for row in rows:
+  for row, rank in zip(rows, ranks, strict=True):
     best_length = min(row.nll_by_length, key=lambda key: row.nll_by_length[key])
     best = nats.perplexity(row.nll_by_length[best_length])
     init = nats.perplexity(row.nll)
-    spread = ""
-    if len(row.nll_by_seed[row.length]) > 1:
-      spread = f" ± {init * math.sinh(row.spread / 2):.2f}"
     cells = {
       "recurrence": "yes" if row.config.train.mem_len else "no",
       "encoding": row.config.model.encoding,
       "loss": row.config.train.loss_on.replace("_", " "),
     }
     if any(each.learning_rates for each in rows):
-      cells["learning rate"] = f"{row.learning_rate:g}"
+      cells["learning rate"] = comparison.rate_cell(row)
     cells |= {
       "parameters": f"{row.num_parameters:,}",
       "segment": f"{row.config.train.segment_len}",
       comparison.PLANNED: f"{row.planned_bytes / 2**20:.0f}",
-      "PPL init (attention)": f"{init:.2f}{spread} ({row.length})",
+      "PPL init (attention)": f"{init:.2f} ({row.length})",
+      "over seeds": comparison.seeds_cell(
+        row.over_seeds, lambda nll: f"{nats.perplexity(nll):.2f}"
+      ),
+      "rank": rank,
       "PPL best": f"{best:.2f}",
       "attention length": f"{best_length}",
     }

@@ -6,13 +6,13 @@ of a task, and the table has the share that is right beside what it costs.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib import figure as figure_lib
 
 from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
+from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
 from transformer_xl.analysis import trials
@@ -20,6 +20,9 @@ from transformer_xl.workdir import trained_model
 
 # A bin is a quarter of an octave wide, so a column is an octave wide.
 _BINS_PER_COLUMN = 4
+# A model that is right in so many of all answers has learned the task: guesses
+# of every task are right far less often, and few models are in between.
+SOLVED = 0.9
 
 
 def measure(
@@ -43,28 +46,25 @@ def measure(
   return trials.Measurement(losses, bins)
 
 
-class Shares(NamedTuple):
-  """Right answers of a row; a number in each list is that of a seed."""
-
-  by_seed: list[float]
-  mean: float
-  spread: float  # Range of the seeds.
-
-
 def shares(
   row: comparison.Row,
   scale: recall.Scale,
   first: int = 0,
   last: int | None = None,
-) -> Shares:
+) -> over_seeds.OverSeeds:
   """The share of right answers in the bins from `first` to `last`, or all."""
   stop = len(scale.num_answers) if last is None else last + 1
-  by_seed = [
-    float(np.average(each[first:stop], weights=scale.num_answers[first:stop]))
-    for each in row.bins_by_seed
-  ]
-  mean = float(np.mean(by_seed))
-  return Shares(by_seed, mean, max(by_seed) - min(by_seed))
+  return over_seeds.of(
+    [
+      np.average(each[first:stop], weights=scale.num_answers[first:stop])
+      for each in row.bins_by_seed
+    ]
+  )
+
+
+def num_solved(every: over_seeds.OverSeeds) -> int:
+  """How many seeds have learned the task, by all their answers."""
+  return sum(share >= SOLVED for share in every.by_seed)
 
 
 def table(
@@ -72,25 +72,31 @@ def table(
 ) -> list[dict[str, str]]:
   """Right answers in per cent, beside parameters, state, operations and time.
 
-  Columns of distances are about an octave wide, counted from the longest. The
-  time on a chip has a column if it was planned.
+  Numbers are medians over seeds. Columns of distances are about an octave wide,
+  counted from the longest. The time on a chip has a column if it was planned.
   """
   # The last bin of each column.
   lasts = range(len(scale.num_answers) - 1, -1, -_BINS_PER_COLUMN)
   is_planned = any(row.planned_seconds_per_token for row in rows)
+  of_rows = [shares(row, scale) for row in rows]
+  ranks = over_seeds.ranks(of_rows, is_higher_better=True)
   lines = []
-  for row in rows:
+  for row, every, rank in zip(rows, of_rows, ranks, strict=True):
     cells = cost_cells(row, is_planned=is_planned)
-    cells["learning rate"] = f"{row.learning_rate:g}"
-    every = shares(row, scale)
-    cells["right, %"] = f"{100 * every.mean:.1f}"
-    if len(every.by_seed) > 1:
-      cells["right, %"] += f" ± {50 * every.spread:.1f}"
+    cells["learning rate"] = comparison.rate_cell(row)
+    cells["right, %"] = f"{100 * every.median:.1f}"
+    cells["over seeds"] = comparison.seeds_cell(
+      every, lambda share: f"{100 * share:.1f}"
+    )
+    cells[f"solved ({100 * SOLVED:.0f} % right)"] = (
+      f"{num_solved(every)} of {len(every.by_seed)}"
+    )
+    cells["rank"] = rank
     for last in reversed(lasts):
       first = max(0, last - _BINS_PER_COLUMN + 1)
       ends = {scale.distances[first][0], scale.distances[last][1]}
       head = "-".join(map(str, sorted(ends)))
-      cells[head] = f"{100 * shares(row, scale, first, last).mean:.0f}"
+      cells[head] = f"{100 * shares(row, scale, first, last).median:.0f}"
     lines.append(cells)
   return lines
 
@@ -138,20 +144,20 @@ def draw(
     plotting.draw_row(
       left,
       middles,
-      by_seed.mean(axis=0),
+      np.median(by_seed, axis=0),
       by_seed,
       style=style,
       label=row.name,
     )
     every = shares(row, scale)
     size = costs.state_bytes(row.config.model, row.config.eval, row.length)
-    percent = 100 * every.mean
+    percent = 100 * every.median
     right.errorbar(
       [size],
       [percent],
       yerr=[
-        [percent - 100 * min(every.by_seed)],
-        [100 * max(every.by_seed) - percent],
+        [percent - 100 * every.low],
+        [100 * every.high - percent],
       ],
       fmt=style.marker,
       color=style.color,

@@ -1,15 +1,18 @@
 """One program for all comparisons of variants that are trained.
 
-`run` makes and checks all configurations (`checked_plans`), trains each variant
-with each learning rate and seed and measures it (trials.py), chooses the
-learning rates, compares the rows, and writes them with a table and a picture. A
+`run` makes and checks all configurations (`checked_plans`), has each variant
+trained with learning rates and seeds (plans.py) by one or several workers
+(workers.py), compares the rows, and writes them with a table and a picture. A
 preset says what is particular: the study of own variants (study.py), or the
 paper's ablation (ablation.py). Recall (recall.py) compares runs that exist, so
 it needs a measurement, a table and a picture only.
 """
 
 import dataclasses
+import functools
+import json
 import math
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -20,10 +23,15 @@ from absl import logging
 from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.analysis import costs
+from transformer_xl.analysis import over_seeds
+from transformer_xl.analysis import plans as plans_lib
 from transformer_xl.analysis import plotting
+from transformer_xl.analysis import rate_search
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
+from transformer_xl.analysis import workers
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
@@ -32,14 +40,18 @@ from transformer_xl.workdir import metrics_log
 
 # The head of a column: `planned_bytes` of a row.
 PLANNED = "memory of an update, MiB by plan"
+# What a row has of its times and of other rows.
+_COMPARED = (
+  *("seconds_per_token", "relative_seconds", "planned_seconds_per_token"),
+  *("at_equal_tokens", "at_equal_time", "is_told_apart", "seconds"),
+)
 
 
 class TriedRate(NamedTuple):
   """The validation loss with one learning rate; infinite if it diverged."""
 
   learning_rate: float
-  nll: float  # Mean over seeds, in nats per token.
-  nll_by_seed: list[float]
+  nll: float  # With the first seed, in nats per token.
 
 
 class Row(NamedTuple):
@@ -49,15 +61,15 @@ class Row(NamedTuple):
   changes: Mapping[str, object]  # Values of the variant, by path.
   config: schema.ExperimentConfig  # With these values and the learning rate.
   learning_rate: float
-  learning_rates: list[TriedRate]  # Empty if there was no choice.
+  learning_rates: list[TriedRate]  # In order; empty if there was no choice.
+  edge: str  # "lowest" or "highest" of these, if no worse one is beyond it.
   num_parameters: int
   checkpoint_step: int
   tokens: int  # Number of tokens that training reads.
   planned_bytes: int  # Device memory of an update, as planned by XLA.
   length: int  # Of memory or attention, at which the row is compared.
-  nll: float  # At that length, the mean over seeds.
-  spread: float  # Range of the seeds' losses at that length.
-  nll_by_length: dict[int, float]  # Means over seeds.
+  nll: float  # At that length, the median over seeds.
+  nll_by_length: dict[int, float]  # Medians over seeds.
   nll_by_seed: dict[int, list[float]]  # By length.
   # At `length`, a list for each seed with a number for each bin, as in
   # `trials.Measurement`; empty where nothing but losses is measured.
@@ -66,6 +78,8 @@ class Row(NamedTuple):
   commit: str | None
   device: str
   date: str
+  # That all its trials took, those of other learning rates included, if known.
+  seconds: float | None
   seconds_per_token: costs.Seconds | None = None  # If the model was timed.
   # Seconds of training, divided by those of the first row.
   relative_seconds: float | None = None
@@ -75,7 +89,14 @@ class Row(NamedTuple):
   at_equal_tokens: float | None = None
   # Loss less what the first row's variant reaches in the same time, if known.
   at_equal_time: float | None = None
-  is_noise: bool = False  # At equal tokens: within the spread of either row.
+  # At equal tokens: the interval over seeds has nothing in common with that of
+  # the first row, or there is one seed, which has none.
+  is_told_apart: bool = True
+
+  @property
+  def over_seeds(self) -> over_seeds.OverSeeds:
+    """The losses of the seeds at the length at which the row is compared."""
+    return over_seeds.of(self.nll_by_seed[self.length])
 
 
 class Preset(NamedTuple):
@@ -100,18 +121,6 @@ class Preset(NamedTuple):
   draw: Callable[[Sequence[Row]], figure_lib.Figure]
 
 
-class Plan(NamedTuple):
-  """What is to be done for one variant.
-
-  lengths: at which it is measured, by split.
-  """
-
-  variant: variants.Variant
-  config: schema.ExperimentConfig
-  trials_by_rate: dict[float, list[variants.Trial]]
-  lengths: dict[str, Sequence[int]]
-
-
 def run(
   config: schema.ExperimentConfig,
   workdir: str,
@@ -119,7 +128,7 @@ def run(
   *,
   topology: str | None = None,
 ) -> metrics_log.Json:
-  """Trains, measures and compares variants.
+  """Trains, measures and compares variants, beside other workers.
 
   The files are written after each variant. With a `topology`, as in
   `--mode=plan`, the time of each variant is also planned for one of its chips.
@@ -150,49 +159,117 @@ def run(
     **preset.about,
     "rows": [],
   }
+  worker = workers.Worker(plans, preset.measure)
+  planned_bytes = functools.cache(costs.planned_bytes)
+  lock = f".{preset.mode}.lock"  # Of the files, of which one worker writes.
+
+  def finished_rows() -> list[Row]:
+    rows = []
+    for plan in plans:
+      progress = worker.progress(plan)
+      if progress.measured:
+        seconds = sum(worker.seconds(plan))
+        rows.append(_row(plan, progress, planned_bytes, seconds))
+    return rows
+
+  def write_finished() -> None:
+    with worker.holding(workdir, lock) as is_ours:
+      rows = finished_rows() if is_ours else []
+      # All others are compared with the first one.
+      if rows and rows[0].name == plans[0].variant.name:
+        _write(result, with_differences(rows), workdir, preset)
 
   # Training and measurement.
-  rows: list[Row] = []
-  for plan in plans:
-    rows.append(_measured_row(plan, preset))
-    _write(result, with_differences(rows), workdir, preset)
+  worker.run(write_finished)
 
-  # Time, which shows only where all variants take turns.
-  if preset.is_timed:
-    logging.info("Timing the variants, which take turns.")
-    timed = [
-      costs.what_is_timed(row.config, rows[0].config, row.length)
-      for row in rows
-    ]
-    seconds = costs.seconds_per_token(dict.fromkeys(timed))
-    first = seconds[timed[0]]
-    rows = [
-      row._replace(
-        seconds_per_token=seconds[each],
-        relative_seconds=seconds[each].training / first.training,
-      )
-      for row, each in zip(rows, timed, strict=True)
-    ]
-    _write(result, with_differences(rows), workdir, preset)
-
-  if chip is not None:
-    logging.info("Planning the variants for one %s.", chip.device_kind)
-    result["planned_for"] = chip.device_kind
-    rows = [
-      row._replace(
-        planned_seconds_per_token=costs.planned_seconds(
-          row.name, row.config, row.length, chip
+  with worker.waiting_for(workdir, lock):
+    rows = finished_rows()
+    for row in rows:
+      if row.edge:
+        logging.warning(
+          "%s: the best learning rate is %s.", row.name, rate_cell(row)
         )
-      )
-      for row in rows
-    ]
+    before = _written_before(result, rows, workdir, preset)
     _write(result, with_differences(rows), workdir, preset)
+
+    # Time, which shows only where all variants take turns.
+    if preset.is_timed:
+      timed = [
+        costs.what_is_timed(row.config, rows[0].config, row.length)
+        for row in rows
+      ]
+      seconds = _times_before(before, timed)
+      if seconds is None:
+        logging.info("Timing the variants, which take turns.")
+        seconds = costs.seconds_per_token(dict.fromkeys(timed))
+      first = seconds[timed[0]]
+      rows = [
+        row._replace(
+          seconds_per_token=seconds[each],
+          relative_seconds=seconds[each].training / first.training,
+        )
+        for row, each in zip(rows, timed, strict=True)
+      ]
+      _write(result, with_differences(rows), workdir, preset)
+
+    if chip is not None:
+      logging.info("Planning the variants for one %s.", chip.device_kind)
+      result["planned_for"] = chip.device_kind
+      rows = [
+        row._replace(
+          planned_seconds_per_token=costs.planned_seconds(
+            row.name, row.config, row.length, chip
+          )
+        )
+        for row in rows
+      ]
+      _write(result, with_differences(rows), workdir, preset)
   return result
+
+
+def _written_before(
+  result: metrics_log.Json, rows: Sequence[Row], workdir: str, preset: Preset
+) -> list[metrics_log.Json]:
+  """The same rows as they were written before; none if they are others.
+
+  Another worker may have been first, or another command.
+  """
+  name = f"results/{preset.mode}.json"
+  if jax.process_count() > 1:  # They need not see the same file.
+    return []
+  storage.refresh(workdir, name)
+  try:
+    path = os.path.join(storage.local(workdir), name)
+    with open(path, encoding="utf-8") as file:
+      before = json.load(file)
+    is_same = before["device"] == result["device"]
+    now = json.loads(json.dumps([_entry(row, preset) for row in rows]))
+    if is_same and [*map(_untimed, before["rows"])] == [*map(_untimed, now)]:
+      return before["rows"]
+  except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    pass  # There is none, or somebody has changed it: it is written again.
+  return []
+
+
+def _untimed(entry: metrics_log.Json) -> metrics_log.Json:
+  """A row as it is written, without times and differences between rows."""
+  return {name: entry[name] for name in entry if name not in _COMPARED}
+
+
+def _times_before(
+  before: Sequence[metrics_log.Json], timed: Sequence[costs.Timed]
+) -> dict[costs.Timed, costs.Seconds] | None:
+  """The times of rows that were written; None if one is missing."""
+  seconds = [entry["seconds_per_token"] for entry in before]
+  if not seconds or None in seconds:
+    return None
+  known = [costs.Seconds(**each) for each in seconds]
+  return dict(zip(timed, known, strict=True))
 
 
 def checked_plans(
   config: schema.ExperimentConfig, workdir: str, preset: Preset
-) -> list[Plan]:
+) -> list[plans_lib.Plan]:
   """What is to be done for each variant.
 
   Raises:
@@ -215,138 +292,96 @@ def checked_plans(
         "leave one of them out."
       )
     changed = variants.configure(config, variant.changes)
-    by_rate = variants.trials(changed, variant.name, workdir)
-    plans.append(Plan(variant, changed, by_rate, lengths={}))
+    plan = plans_lib.Plan(
+      variant,
+      changed,
+      workdir,
+      start_rates=variants.start_rates(changed),
+      seeds=variants.seeds(changed),
+      lengths={},
+      choose_length=preset.choose_length,
+    )
+    plans.append(plan)
 
   # Configurations come first, so the plainest mistake is the one that is named.
+  checked = []
   for plan in plans:
     variants.check(plan.config, mode=preset.mode)
+    lengths = {}
     for split in variants.measured_splits(plan.config.analysis):
       on_split = load.replaced(plan.config, {"eval.split": split})
-      plan.lengths[split] = preset.lengths(on_split)
-    for seeds in plan.trials_by_rate.values():
-      for trial in seeds:
-        trials.check(trial)
+      lengths[split] = preset.lengths(on_split)
+    for rate in plan.start_rates:
+      for seed in plan.seeds:
+        trials.check(plan.trial(rate, seed))
+    checked.append(plan._replace(lengths=lengths))
+  return checked
 
-  return plans
 
-
-def _measured_row(plan: Plan, preset: Preset) -> Row:
-  """Trains and measures a variant, with the learning rate that suits it."""
-  rate = next(iter(plan.trials_by_rate))
-  measured: list[trials.Measured] = []
-  tried: list[TriedRate] = []
-  if len(plan.trials_by_rate) > 1:
-    # Only the best one is tested, so the test split chooses nothing.
-    on_valid = {}
-    for each in plan.trials_by_rate:
-      on_valid[each] = _measured_seeds(plan, each, "valid", preset)
-      tried.append(_tried_rate(plan, each, on_valid[each], preset))
-    rate = _best_rate(plan, tried)
-    if plan.config.eval.split == "valid":
-      measured = on_valid[rate]
-  if not measured:
-    measured = _measured_seeds(plan, rate, plan.config.eval.split, preset)
-
-  config = plan.trials_by_rate[rate][0].config
-  by_seed = _losses_by_seed(measured)
-  means = _means(by_seed)
-  length = preset.choose_length(config.train, means)
+def _row(
+  plan: plans_lib.Plan,
+  progress: plans_lib.Progress,
+  planned_bytes: Callable[[schema.ExperimentConfig], int],
+  seconds: float,
+) -> Row:
+  """A variant whose trials are all measured."""
+  measured = progress.measured
+  assert progress.rate is not None
+  config = plan.trial(progress.rate, plan.seeds[0]).config
+  by_seed = {
+    length: [each.losses[length] for each in measured]
+    for length in measured[0].losses
+  }
+  medians = {
+    length: statistics.median(each) for length, each in by_seed.items()
+  }
+  length = plan.choose_length(config.train, medians)
   per_update = segment_lengths.tokens_per_update(config.train)
+  tried = sorted(progress.losses.items())
+  edge = rate_search.edge(progress.losses)
   return Row(
     name=plan.variant.name,
     changes=plan.variant.changes,
     config=config,
-    learning_rate=rate,
-    learning_rates=tried,
+    learning_rate=progress.rate,
+    learning_rates=[TriedRate(*one) for one in tried],
+    edge=edge,
     num_parameters=measured[0].num_parameters,
     checkpoint_step=measured[0].checkpoint_step,
     tokens=round(config.train.num_steps * per_update),
-    planned_bytes=costs.planned_bytes(config),
+    planned_bytes=planned_bytes(config),
     length=length,
-    nll=means[length],
-    spread=max(by_seed[length]) - min(by_seed[length]),
-    nll_by_length=means,
+    nll=medians[length],
+    nll_by_length=medians,
     nll_by_seed=by_seed,
     bins_by_seed=[each.bins[length] for each in measured if each.bins],
     commit=measured[0].commit,
     device=measured[0].device,
     date=measured[0].date,
+    seconds=seconds,
   )
 
 
-def _tried_rate(
-  plan: Plan, rate: float, measured: list[trials.Measured], preset: Preset
-) -> TriedRate:
-  """The validation losses of one learning rate, which it logs."""
-  if measured:
-    by_seed = _losses_by_seed(measured)
-    length = preset.choose_length(plan.config.train, _means(by_seed))
-    losses = by_seed[length]
-  else:
-    losses = [math.inf]  # One of the seeds diverged.
-  tried = TriedRate(rate, statistics.fmean(losses), losses)
-  logging.info(
-    "%s, learning rate %g: validation loss %.4f.",
-    plan.variant.name,
-    rate,
-    tried.nll,
-  )
-  return tried
+def rate_cell(row: Row) -> str:
+  """The learning rate of a row, and what is not known of it, in words."""
+  text = f"{row.learning_rate:g}"
+  if not row.learning_rates:
+    return f"{text} (no other tried)"
+  if not row.edge:
+    return text
+  text += f" ({row.edge} of {len(row.learning_rates)}"
+  if not row.config.analysis.max_learning_rates:
+    text += ", not extended"
+  return f"{text})"
 
 
-def _best_rate(plan: Plan, tried: Sequence[TriedRate]) -> float:
-  """The learning rate of the lowest validation loss.
-
-  Raises:
-    UserError: training diverged at every rate.
-  """
-  best = min(tried, key=lambda one: one.nll)
-  if best.nll == math.inf:
-    raise errors.UserError(
-      f"{plan.variant.name!r} diverges at every learning rate of "
-      f"analysis.learning_rates={[*plan.trials_by_rate]}; add lower ones."
-    )
-  return best.learning_rate
-
-
-def _measured_seeds(
-  plan: Plan, rate: float, split: str, preset: Preset
-) -> list[trials.Measured]:
-  """Trains and measures the seeds of one learning rate.
-
-  Returns:
-    A measurement for each seed; none at all if one of them diverged while there
-    are other rates.
-  """
-  result = []
-  for trial in plan.trials_by_rate[rate]:
-    measured = trials.measure(
-      trial,
-      split=split,
-      lengths=plan.lengths[split],
-      measure_model=preset.measure,
-      may_diverge=len(plan.trials_by_rate) > 1,
-    )
-    if not measured.losses:
-      return []
-    result.append(measured)
-  return result
-
-
-def _losses_by_seed(
-  measured: list[trials.Measured],
-) -> dict[int, list[float]]:
-  """The losses of all seeds by length."""
-  return {
-    length: [each.losses[length] for each in measured]
-    for length in measured[0].losses
-  }
-
-
-def _means(by_seed: Mapping[int, Sequence[float]]) -> trials.Losses:
-  """The mean over seeds, by length."""
-  return {length: statistics.fmean(each) for length, each in by_seed.items()}
+def seeds_cell(
+  seeds: over_seeds.OverSeeds, shown: Callable[[float], str]
+) -> str:
+  """The interval over seeds, whose ends are shown in this way."""
+  if len(seeds.by_seed) == 1:
+    return "one seed"
+  return f"{shown(seeds.low)} to {shown(seeds.high)}"
 
 
 def rows_of_first_variant(rows: Sequence[Row]) -> list[Row]:
@@ -389,10 +424,13 @@ def with_differences(rows: Sequence[Row]) -> list[Row]:
   result = []
   for row in rows:
     at_equal_tokens = None
-    is_noise = False
+    is_told_apart = True
     if row.tokens == first.tokens:
       at_equal_tokens = row.nll - first.nll
-      is_noise = abs(at_equal_tokens) <= max(row.spread, first.spread)
+      has_seeds = len(row.over_seeds.by_seed) > 1
+      is_told_apart = not (
+        has_seeds and over_seeds.overlap(row.over_seeds, first.over_seeds)
+      )
 
     at_equal_time = None
     if row.relative_seconds is not None:
@@ -405,7 +443,7 @@ def with_differences(rows: Sequence[Row]) -> list[Row]:
       row._replace(
         at_equal_tokens=at_equal_tokens,
         at_equal_time=at_equal_time,
-        is_noise=is_noise,
+        is_told_apart=is_told_apart,
       )
     )
   return result
@@ -415,16 +453,7 @@ def _write(
   result: metrics_log.Json, rows: Sequence[Row], workdir: str, preset: Preset
 ) -> None:
   """Puts rows into the result, and writes it with its table and picture."""
-  result["rows"] = []
-  for row in rows:
-    values = row._asdict()
-    del values["config"]
-    for name in ("seconds_per_token", "planned_seconds_per_token"):
-      if values[name] is not None:
-        values[name] = values[name]._asdict()
-    values |= preset.fields(row)
-    values["learning_rates"] = [one._asdict() for one in row.learning_rates]
-    result["rows"].append(values)
+  result["rows"] = [_entry(row, preset) for row in rows]
   plotting.write(
     workdir,
     preset.mode,
@@ -432,3 +461,16 @@ def _write(
     {preset.mode: preset.draw(rows)},
     table=preset.table(rows),
   )
+
+
+def _entry(row: Row, preset: Preset) -> metrics_log.Json:
+  """A row of the JSON file."""
+  values = row._asdict()
+  del values["config"]
+  for name in ("seconds_per_token", "planned_seconds_per_token"):
+    if values[name] is not None:
+      values[name] = values[name]._asdict()
+  values |= {"low": row.over_seeds.low, "high": row.over_seeds.high}
+  values |= preset.fields(row)
+  values["learning_rates"] = [one._asdict() for one in row.learning_rates]
+  return values

@@ -21,6 +21,7 @@ from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.analysis import answers
 from transformer_xl.analysis import comparison
+from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import trials
 from transformer_xl.data import segment as segment_lib
@@ -139,19 +140,21 @@ def _read_segment(
 def table(rows: Sequence[comparison.Row], scale: Scale) -> list[dict[str, str]]:
   """Perplexity of all tokens and by position, beside what a row costs.
 
-  Learning rates have a column if each row chose its own.
+  Numbers are medians over seeds.
   """
   is_planned = any(row.planned_seconds_per_token for row in rows)
-  is_chosen = any(row.learning_rates for row in rows)
+  of_rows = [row.over_seeds for row in rows]
+  ranks = over_seeds.ranks(of_rows, is_higher_better=False)
   lines = []
-  for row in rows:
+  for row, seeds, rank in zip(rows, of_rows, ranks, strict=True):
     cells = answers.cost_cells(row, is_planned=is_planned)
-    if is_chosen:
-      cells["learning rate"] = f"{row.learning_rate:g}"
+    cells["learning rate"] = comparison.rate_cell(row)
     cells["PPL"] = f"{nats.perplexity(row.nll):.4g}"
-    if len(row.nll_by_seed[row.length]) > 1:
-      cells["PPL"] += f" ± {50 * math.expm1(row.spread):.1f} %"
-    by_bin = np.mean(row.bins_by_seed, axis=0)
+    cells["over seeds"] = comparison.seeds_cell(
+      seeds, lambda nll: f"{nats.perplexity(nll):.4g}"
+    )
+    cells["rank"] = rank
+    by_bin = np.median(row.bins_by_seed, axis=0)
     for (first, last), nll in zip(scale.positions, by_bin, strict=True):
       cells[f"{first}-{last}"] = f"{nats.perplexity(nll):.4g}"
     lines.append(cells)
@@ -160,14 +163,14 @@ def table(rows: Sequence[comparison.Row], scale: Scale) -> list[dict[str, str]]:
 
 @plotting.in_style
 def draw(rows: Sequence[comparison.Row], scale: Scale) -> figure_lib.Figure:
-  """Plots perplexity by position, with the range of the seeds."""
+  """Plots perplexity by position, with the interval over seeds."""
   figure, axes = plotting.subplots(figsize=(6.5, 3.8))
   middles = [math.sqrt(first * last) for first, last in scale.positions]
   for index, row in enumerate(rows):
     plotting.draw_row(
       axes,
       middles,
-      np.exp(np.mean(row.bins_by_seed, axis=0)),
+      np.exp(np.median(row.bins_by_seed, axis=0)),
       np.exp(row.bins_by_seed),
       style=plotting.style_of(index),
       label=row.name,

@@ -77,14 +77,14 @@ def style_of(index: int) -> LineStyle:
 def draw_row(
   axes: axes_lib.Axes,
   places: Sequence[float],
-  mean: jt.Float[np.ndarray, "N"],
+  median: jt.Float[np.ndarray, "N"],
   by_seed: jt.Float[np.ndarray, "S N"],
   *,
   style: LineStyle,
   label: str,
 ) -> None:
-  """Draws a row of a comparison: its mean, and the range of its seeds."""
-  axes.plot(places, mean, markersize=4, label=label, **style._asdict())
+  """Draws a row of a comparison: its median, and the interval over seeds."""
+  axes.plot(places, median, markersize=4, label=label, **style._asdict())
   axes.fill_between(
     places,
     by_seed.min(axis=0),

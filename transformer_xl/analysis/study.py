@@ -23,6 +23,7 @@ from transformer_xl.analysis import answers
 from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import documents
+from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
 from transformer_xl.analysis import trials
@@ -184,10 +185,16 @@ def fields(row: comparison.Row) -> metrics_log.Json:
 
 
 def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
-  """Perplexity by memory, and what it gains over the first row in per cent."""
+  """Perplexity by memory, and what it gains over the first row in per cent.
+
+  Numbers are medians over seeds.
+  """
   lengths = sorted({length for row in rows for length in row.nll_by_length})
+  ranks = over_seeds.ranks(
+    [row.over_seeds for row in rows], is_higher_better=False
+  )
   lines = []
-  for row in rows:
+  for row, rank in zip(rows, ranks, strict=True):
     cells = {
       "variant": row.name,
       "parameters": f"{row.num_parameters:,}",
@@ -196,7 +203,7 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
       "time a token": "not timed yet",
     }
     if any(each.learning_rates for each in rows):
-      cells["learning rate"] = f"{row.learning_rate:g}"
+      cells["learning rate"] = comparison.rate_cell(row)
       cells["valid PPL by rate"] = ", ".join(
         f"{one.learning_rate:g}: {nats.perplexity(one.nll):.4g}"
         for one in row.learning_rates
@@ -209,12 +216,13 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
         text = f"{nats.perplexity(row.nll_by_length[length]):.1f}"
       is_compared = length == row.length
       cells[f"PPL, memory {length}"] = f"**{text}**" if is_compared else text
-    cells["spread"] = "one seed"
-    if len(row.nll_by_seed[row.length]) > 1:
-      cells["spread"] = f"{100 * math.expm1(row.spread):.1f} %"
+    cells["over seeds"] = comparison.seeds_cell(
+      row.over_seeds, lambda nll: f"{nats.perplexity(nll):.1f}"
+    )
+    cells["rank"] = rank
     cells["at equal tokens"] = _percent(row.at_equal_tokens)
-    if cells["at equal tokens"] and row.is_noise:
-      cells["at equal tokens"] += " (noise)"
+    if cells["at equal tokens"] and not row.is_told_apart:
+      cells["at equal tokens"] += " (not told apart)"
     reason = comparison.why_not_at_equal_time(row, rows)
     cells["at equal time"] = reason or _percent(row.at_equal_time)
     lines.append(cells)
@@ -249,10 +257,9 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
   axes.plot(places, perplexities, "k.-", label=first.name)
   others = [row for row in rows if row not in curve]
   for index, row in enumerate(others):
-    losses = row.nll_by_seed[row.length]
-    low = nats.perplexity(min(losses))
+    low = nats.perplexity(row.over_seeds.low)
     middle = nats.perplexity(row.nll)
-    high = nats.perplexity(max(losses))
+    high = nats.perplexity(row.over_seeds.high)
     axes.errorbar(
       [place_of(row)],
       [middle],

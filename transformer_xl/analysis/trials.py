@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -51,6 +52,10 @@ class Measurement(NamedTuple):
   bins: dict[int, list[float]]
 
 
+# What is kept of a trial, and its parts.
+_FILE = "results/trial.json"
+_KEPT = ("trained_with", "measured", "seconds")
+
 Measure = Callable[[trained_model.TrainedModel, Sequence[int]], Measurement]
 
 
@@ -61,6 +66,8 @@ class Measured(NamedTuple):
   num_parameters: int
   checkpoint_step: int
   bins: dict[int, list[float]]  # As in Measurement.
+  # That training and measuring took by then, in all commands together.
+  seconds: float
   # Of the code, the device and the day, when the trial was measured.
   commit: str | None
   device: str
@@ -84,6 +91,23 @@ def check(trial: variants.Trial) -> None:
     initial_parameters.check(trial.config.recipe, trial.config.data.dataset_dir)
 
 
+def known(
+  trial: variants.Trial,
+  *,
+  split: str,
+  lengths: Sequence[int],
+  may_diverge: bool,
+) -> Measured | None:
+  """What `measure` has found before, in this process or in another one."""
+  accepted = [_asked(trial, split, lengths)]
+  if may_diverge:
+    accepted.append(_if_diverged(trial))
+  for before in _read(trial.folder)["measured"]:
+    if before["asked"] in accepted:
+      return _measured_before(before)
+  return None
+
+
 def measure(
   trial: variants.Trial,
   *,
@@ -104,46 +128,38 @@ def measure(
   Raises:
     StoppedError: a signal stopped training, which the same call resumes.
   """
-  config = load.replaced(trial.config, {"eval.split": split})
-  evaluation = dataclasses.asdict(config.eval)
-  asked = _as_read(
-    {
-      "eval": evaluation,
-      "lengths": [*lengths],
-      "text": _sha256(config.data.dataset_dir, split),
-    }
-  )
-  if_diverged = _as_read(
-    {
-      "divergence": dataclasses.asdict(config.divergence),
-      "text": _sha256(config.data.dataset_dir, "train"),
-    }
-  )
-  kept = _read(trial.folder)
-  accepted = [asked, if_diverged] if may_diverge else [asked]
-  for known in kept["measured"]:
-    if known["asked"] in accepted:
-      logging.info("%s is finished on %s.", trial.folder, split)
-      return _measured_before(known)
+  before = known(trial, split=split, lengths=lengths, may_diverge=may_diverge)
+  if before is not None:
+    logging.info("%s is finished on %s.", trial.folder, split)
+    return before
 
+  kept = _read(trial.folder)
   kept["trained_with"] = _trained_with(trial.config)
   _write(trial.folder, kept)
   logging.info("Training and measuring %s.", trial.folder)
+  start = time.perf_counter()
+  asked = _asked(trial, split, lengths)
   try:
     loop.train(trial.config, trial.folder)
   except errors.DivergenceError as error:
     if not may_diverge:
       raise
     logging.warning("%s is left out: %s", trial.folder, error)
-    asked = if_diverged
+    asked = _if_diverged(trial)
     found = Measured(
       {},
       num_parameters=0,
       checkpoint_step=0,
       bins={},
+      seconds=kept["seconds"] + time.perf_counter() - start,
       **provenance(),
     )
+  except errors.StoppedError:
+    kept["seconds"] += time.perf_counter() - start
+    _write(trial.folder, kept)
+    raise
   else:
+    config = load.replaced(trial.config, {"eval.split": split})
     model = evaluate.load(config, trial.folder)
     measurement = measure_model(model, lengths)
     found = Measured(
@@ -151,11 +167,37 @@ def measure(
       num_parameters=network.num_parameters(model.params),
       checkpoint_step=model.step,
       bins=measurement.bins,
+      seconds=kept["seconds"] + time.perf_counter() - start,
       **provenance(),
     )
+  kept["seconds"] = found.seconds
   kept["measured"].append({"asked": asked, **found._asdict()})
   _write(trial.folder, kept)
   return found
+
+
+def _asked(
+  trial: variants.Trial, split: str, lengths: Sequence[int]
+) -> metrics_log.Json:
+  """The settings that a measurement depends on."""
+  config = load.replaced(trial.config, {"eval.split": split})
+  return _as_read(
+    {
+      "eval": dataclasses.asdict(config.eval),
+      "lengths": [*lengths],
+      "text": _sha256(config.data.dataset_dir, split),
+    }
+  )
+
+
+def _if_diverged(trial: variants.Trial) -> metrics_log.Json:
+  """The settings that it depends on whether training diverges."""
+  return _as_read(
+    {
+      "divergence": dataclasses.asdict(trial.config.divergence),
+      "text": _sha256(trial.config.data.dataset_dir, "train"),
+    }
+  )
 
 
 def _measured_before(known: metrics_log.Json) -> Measured:
@@ -221,20 +263,21 @@ def _read(folder: str) -> metrics_log.Json:
   Raises:
     UserError: the file is damaged.
   """
-  path = os.path.join(storage.local(folder), "results", "trial.json")
+  storage.refresh(folder, _FILE)  # Another worker may have written it.
+  path = os.path.join(storage.local(folder), _FILE)
   if not os.path.exists(path):
-    return {"trained_with": {}, "measured": []}
+    return {"trained_with": {}, "measured": [], "seconds": 0.0}
   try:
     with open(path, encoding="utf-8") as file:
       kept = json.load(file)
-    return {name: kept[name] for name in ("trained_with", "measured")}
+    return {name: kept[name] for name in _KEPT}
   except (ValueError, LookupError, TypeError, RecursionError) as error:
     raise errors.UserError(
-      f"{folder}/results/trial.json is damaged ({error}): remove {folder}, "
+      f"{folder}/{_FILE} is damaged ({error}): remove {folder}, "
       "which is trained again then, or use another --workdir."
     ) from None
 
 
 def _write(folder: str, kept: metrics_log.Json) -> None:
-  metrics_log.write_json(folder, "results/trial.json", kept)
+  metrics_log.write_json(folder, _FILE, kept)
   storage.publish(folder)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from transformer_xl import errors
 from transformer_xl import hardware
+from transformer_xl.analysis import rate_search
 from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.config import schema
@@ -104,36 +105,57 @@ def configure(
   return load.with_vocab_size(config, meta)
 
 
-def trials(
-  config: schema.ExperimentConfig, name: str, workdir: str
-) -> dict[float, list[Trial]]:
-  """The runs of a variant, one for each seed, by learning rate.
+def start_rates(config: schema.ExperimentConfig) -> tuple[float, ...]:
+  """The learning rates that a variant is trained with, or that come first.
 
-  Args:
-    config: of the variant. `analysis.learning_rates` and `analysis.seeds` name
-      the rates and seeds to try.
-    name: of the variant.
-    workdir: of the comparison.
-
-  Returns:
-    Runs in WORKDIR/rate_RATE/seed_SEED/NAME, where a part is left out if the
-    configuration names no rates, or no seeds.
+  Raises:
+    UserError: there are more of them than may be tried.
   """
-  rates = dict.fromkeys(config.analysis.learning_rates)
-  seeds = dict.fromkeys(config.analysis.seeds)
-  result: dict[float, list[Trial]] = {}
-  for rate in rates or [config.train.learning_rate]:
-    result[rate] = []
-    for seed in seeds or [config.seed]:
-      parts = [workdir]
-      if rates:
-        parts.append(f"rate_{rate}")
-      if seeds:
-        parts.append(f"seed_{seed}")
-      changed = load.replaced(config, {"train.learning_rate": rate})
-      changed = dataclasses.replace(changed, seed=seed)
-      result[rate].append(Trial(changed, os.path.join(*parts, name)))
-  return result
+  most = config.analysis.max_learning_rates
+  rates = tuple(dict.fromkeys(config.analysis.learning_rates))
+  if not rates:
+    own = config.train.learning_rate
+    rates = rate_search.around(own) if most else (own,)
+  if most and most < len(rates):
+    raise errors.UserError(
+      f"analysis.max_learning_rates={most} is less than the {len(rates)} "
+      f"learning rates to start with, {rates}; set it to {len(rates)} or more, "
+      "such as 6, or to 0 for no others."
+    )
+  return rates
+
+
+def seeds(config: schema.ExperimentConfig) -> tuple[int, ...]:
+  """The seeds that a variant is trained with."""
+  return tuple(dict.fromkeys(config.analysis.seeds)) or (config.seed,)
+
+
+def trial(
+  config: schema.ExperimentConfig,
+  name: str,
+  workdir: str,
+  *,
+  rate: float,
+  seed: int,
+) -> Trial:
+  """The run of a variant with a learning rate and a seed.
+
+  It is in WORKDIR/rate_RATE/seed_SEED/NAME, where a part is left out if the
+  configuration asks for no rates, or no seeds.
+  """
+  parts = [workdir]
+  if config.analysis.learning_rates or config.analysis.max_learning_rates:
+    parts.append(f"rate_{rate}")
+  if config.analysis.seeds:
+    parts.append(f"seed_{seed}")
+  changed = load.replaced(config, {"train.learning_rate": rate})
+  changed = dataclasses.replace(changed, seed=seed)
+  return Trial(changed, os.path.join(*parts, name))
+
+
+def chooses_rate(analysis: schema.AnalysisConfig) -> bool:
+  """Whether the validation split chooses among several learning rates."""
+  return len({*analysis.learning_rates}) > 1 or analysis.max_learning_rates > 0
 
 
 def measured_splits(analysis: schema.AnalysisConfig) -> list[str]:
@@ -141,7 +163,7 @@ def measured_splits(analysis: schema.AnalysisConfig) -> list[str]:
 
   The validation split is one of them if it chooses among learning rates.
   """
-  if len({*analysis.learning_rates}) > 1:
+  if chooses_rate(analysis):
     return ["valid", analysis.split]
   return [analysis.split]
 

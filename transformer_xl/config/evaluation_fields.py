@@ -153,10 +153,16 @@ class AnalysisConfig(Group):
   """Split that variants are compared on, in the place of eval.split; the test
   split is for what was chosen (docs/choosing.md)."""
   seeds: tuple[int, ...] = field((), "0 or more")
-  """Seeds that each variant is trained with; config.seed if empty."""
+  """Seeds that each variant is trained with; config.seed if empty. The first
+  chooses the learning rate."""
   learning_rates: tuple[float, ...] = field((), "above 0")
   """Learning rates that each variant is trained with, of which the best by the
-  validation loss counts; that of the experiment if empty."""
+  validation loss of the first seed counts; that of the experiment if empty."""
+  max_learning_rates: int = field(0, "0 or more")
+  """Number of learning rates to try at most: while the best is the lowest or
+  the highest, a third or three times of it is tried, too. Without
+  learning_rates the first three are those around train.learning_rate. 0 tries
+  no others than are named."""
   # Study.
   variants: tuple[str, ...] = field(())
   """Variants to compare, each NAME: FIELD=VALUE; FIELD=VALUE."""

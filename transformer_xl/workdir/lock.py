@@ -2,11 +2,8 @@
 
 import contextlib
 import errno
-import json
 import os
 import secrets
-import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -18,14 +15,11 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from transformer_xl import errors
-from transformer_xl import signals
 from transformer_xl import storage
+from transformer_xl.workdir import lease
 
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EBADF)
 _SHARING_SECONDS = 10.0  # Until a new file is seen on all hosts.
-# A run renews its lock in a bucket. One that was killed does not.
-RENEWED_AFTER_SECONDS = 15.0
-LEFT_AFTER_SECONDS = 60.0
 
 
 @contextlib.contextmanager
@@ -33,9 +27,9 @@ def locked(folder: str) -> Iterator[None]:
   """Makes a folder and keeps other runs out of it.
 
   The lock is a file in the folder, removed at the end. A killed process holds
-  it no longer; in a bucket that shows after `LEFT_AFTER_SECONDS`. The first
-  of several processes locks for all, and all must see the same folder. File
-  systems without locks keep nobody out. What was written to the copy of a
+  it no longer; in a bucket that shows after `lease.LEFT_AFTER_SECONDS`. The
+  first of several processes locks for all, and all must see the same folder.
+  File systems without locks keep nobody out. What was written to the copy of a
   bucket's folder is uploaded before the lock is removed.
 
   Raises:
@@ -87,98 +81,24 @@ def _file_lock(folder: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _bucket_lock(folder: str) -> Iterator[None]:
   path = os.path.join(storage.absolute(folder), ".lock")
-  owner = {
-    "token": secrets.token_hex(8),
-    "host": socket.gethostname(),
-    "process": os.getpid(),
-  }
-  with errors.of_bucket("write to", folder):
-    _wait_until_left(path, folder)
-  try:
-    storage.create_text(path, json.dumps(owner | {"renewed": time.time()}))
-  except FileExistsError:
-    raise _taken(folder) from None
-  is_over = threading.Event()
-  renewal = threading.Thread(
-    target=_renew, args=(path, owner, is_over), daemon=True
-  )
-  renewal.start()
-  try:
+  leases = lease.Leases()
+  with contextlib.ExitStack() as held:
+    with errors.of_bucket("write to", folder):
+      is_first = True
+      while not held.enter_context(leases.take(path)):
+        if leases.is_renewed(path):
+          raise _taken(folder)
+        if is_first:
+          logging.info(
+            "A run on %s was in %s; waiting up to %.0f s to see if it still "
+            "is.",
+            leases.holder(path),
+            folder,
+            lease.LEFT_AFTER_SECONDS,
+          )
+        is_first = False
+        time.sleep(min(1.0, lease.LEFT_AFTER_SECONDS / 10))
     yield
-  finally:
-    is_over.set()
-    renewal.join()
-    with contextlib.suppress(Exception):  # Left behind, it is soon too old.
-      epath.Path(path).unlink()
-
-
-def _wait_until_left(path: str, folder: str) -> None:
-  """Removes the lock of a killed run: one that nobody renews.
-
-  Raises:
-    UserError: another run renews the lock.
-  """
-  first = _read(path)
-  if first is None:
-    return
-  if not _is_dead(first):
-    logging.info(
-      "A run on %s was in %s; waiting up to %.0f s to see if it still is.",
-      first.get("host"),
-      folder,
-      LEFT_AFTER_SECONDS,
-    )
-    end = time.monotonic() + LEFT_AFTER_SECONDS
-    while time.monotonic() < end:
-      time.sleep(min(1.0, LEFT_AFTER_SECONDS / 10))
-      now = _read(path)
-      if now is None:
-        return
-      if now != first:
-        raise _taken(folder)
-  epath.Path(path).unlink(missing_ok=True)
-
-
-def _is_dead(owner: dict) -> bool:
-  """Whether a lock is of a process of this machine that has ended."""
-  if owner.get("host") != socket.gethostname():
-    return False
-  try:
-    os.kill(int(owner["process"]), 0)
-  except ProcessLookupError:
-    return True
-  except (OSError, LookupError, TypeError, ValueError):
-    return False
-  return False
-
-
-def _read(path: str) -> dict | None:
-  """The content of a bucket's lock; empty if it is damaged."""
-  try:
-    owner = json.loads(storage.read_text(path))
-  except FileNotFoundError:
-    return None
-  except ValueError:
-    return {}
-  return owner if isinstance(owner, dict) else {}
-
-
-def _renew(path: str, owner: dict, is_over: threading.Event) -> None:
-  """Shows that the run is alive; ends the process if it has lost the lock.
-
-  That happens to a machine that was suspended: by now another run may write.
-  """
-  while not is_over.wait(RENEWED_AFTER_SECONDS):
-    try:
-      found = _read(path)
-      if found is not None and found.get("token") != owner["token"]:
-        signals.end(
-          f"another run has taken over {os.path.dirname(path)} while this one "
-          "was suspended."
-        )
-      storage.write_text(path, json.dumps(owner | {"renewed": time.time()}))
-    except Exception as error:  # The libraries have no common type.
-      logging.warning("The lock %s could not be renewed: %s", path, error)
 
 
 def _taken(folder: str) -> errors.UserError:

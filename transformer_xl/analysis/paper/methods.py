@@ -242,8 +242,13 @@ def _trials(request: Request) -> list[variants.Trial]:
   for variant in _variants(request.config.analysis, request.config.train):
     changed = variants.configure(request.config, variant.changes)
     variants.check(changed, mode=_MODES[request.item.method])
-    by_rate = variants.trials(changed, variant.name, request.models)
-    trial = next(iter(by_rate.values()))[0]
+    trial = variants.trial(
+      changed,
+      variant.name,
+      request.models,
+      rate=variants.start_rates(changed)[0],
+      seed=variants.seeds(changed)[0],
+    )
     trials.check(trial)
     chosen.append(trial)
   return chosen

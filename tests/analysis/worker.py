@@ -1,0 +1,83 @@
+"""A worker of a study whose training is only a pause; test_workers.py judges.
+
+python -m tests.analysis.worker FOLDER NAME COUNT SECONDS LEFT waits until COUNT
+workers have started, trains each trial of the data in FOLDER for so many
+seconds, and takes over what nobody has renewed for LEFT seconds. It writes
+FOLDER/NAME.json, the result, and a line for each trial that it has begun to
+FOLDER/NAME.trials.
+"""
+
+import json
+import pathlib
+import sys
+import time
+
+from tests import corpus
+from tests.analysis import runs
+from transformer_xl.analysis import costs
+from transformer_xl.analysis import study
+from transformer_xl.analysis import trials
+from transformer_xl.analysis import workers
+from transformer_xl.workdir import lease
+
+SETTINGS = runs.COMPARED | {
+  "analysis.variants": ("base: ", "long: train.mem_len=16"),
+  "analysis.learning_rates": (0.01, 0.03, 0.09),
+  "analysis.max_learning_rates": 5,
+  "analysis.seeds": (0, 1, 2),
+}
+
+
+class Model:
+  """A trained model, of which only the configuration is known."""
+
+  params = ()
+  step = 4
+
+  def __init__(self, config, folder):
+    del folder
+    self.config = config
+
+
+def measure(model, lengths):
+  """A loss that is lowest at a learning rate of its own for each variant."""
+  train = model.config.train
+  best = 0.2 if train.mem_len == 16 else 0.028
+  loss = 2.0 + abs(train.learning_rate - best) + model.config.seed / 100
+  return trials.Measurement(dict.fromkeys(lengths, loss), bins={})
+
+
+def main(
+  folder: pathlib.Path, name: str, *, count: int, seconds: float, left: float
+) -> None:
+  begun = (folder / f"{name}.trials").open("w")
+  while len([*folder.glob("*.trials")]) < count:
+    time.sleep(0.02)
+
+  def train(config, trial):
+    print(trial, file=begun, flush=True)
+    time.sleep(seconds)
+
+  lease.RENEWED_AFTER_SECONDS = 0.1
+  lease.LEFT_AFTER_SECONDS = left
+  workers._LOOKS_AFTER_SECONDS = 0.05
+  trials.loop.train = train
+  trials.evaluate.load = Model
+  study.measure = measure
+  costs.planned_bytes = lambda config: 7
+  costs.seconds_per_token = lambda timed: dict.fromkeys(
+    timed, costs.Seconds(time.perf_counter(), 1.0, 2.0)
+  )
+  config = corpus.config(str(folder / "data"), **SETTINGS)
+  result = study.run(config, str(folder / "study"))
+  (folder / f"{name}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+  main(
+    pathlib.Path(sys.argv[1]),
+    sys.argv[2],
+    count=int(sys.argv[3]),
+    seconds=float(sys.argv[4]),
+    left=float(sys.argv[5]),
+  )
