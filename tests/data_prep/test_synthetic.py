@@ -69,9 +69,24 @@ def test_splits_are_as_long_as_asked_for_and_reach_the_distance(folders, name):
     assert file.answers.distances.max() <= 40
   train = token_file.open_split(str(folders[name]), "train").answers
   assert train.distances.max() >= 38
-  # Half are in the lower half of the logarithms, or below: short ones are
+  # Half are in the lower half of the numbers, or below: short ones are
   # frequent, so that all are learned.
-  assert np.median(train.distances) <= 20
+  ends = train.distances.min() + train.distances.max()
+  assert np.median(train.distances) <= ends / 2 + 1
+
+
+@TASKS
+def test_a_test_split_of_longer_texts_leaves_the_others_alone(
+  folders, tmp_path, name
+):
+  longer = {"num_tokens": NUM_TOKENS, "test_max_distance": 160}
+  folder = prepare(name, tmp_path, **longer)
+  near, far = (layouts.everything(each) for each in (folders[name], folder))
+  assert near["train"] == far["train"]
+  assert near["valid"] == far["valid"]
+  answers = token_file.open_split(str(folder), "test").answers
+  assert 80 < answers.distances.max() <= 160
+  assert layouts.meta(folder)["splits"]["test"]["num_unknown"] == 0
 
 
 @TASKS
@@ -167,6 +182,35 @@ def test_late_answers_of_mqar_can_be_told_by_elimination(folders):
   assert np.mean(right[True]) == 1
 
 
+def test_mqar_at_the_scale_of_its_paper(tmp_path):
+  """Vocabulary, numbers of pairs and lengths are those of its docstring."""
+  options = {"num_words": 512, "random_filler": 1, "min_pairs": 4}
+  options |= {"num_pairs": 16, "max_distance": 126, "num_tokens": 60_000}
+  longer = {"test_num_pairs": 64, "test_max_distance": 510}
+  folder = prepare("mqar", tmp_path, **options, **longer)
+  # With the end of a document, and no filler.
+  assert layouts.meta(folder)["vocabulary"]["size"] == 2 * 512 + 1
+  longest = {}
+  for split in ("train", "test"):
+    words, starts = layouts.read(folder, split)
+    counts = set()
+    lengths = set()
+    answers = token_file.open_split(str(folder), split).answers
+    for start, stop in zip(starts, [*starts[1:], len(words) - 1], strict=True):
+      document = words[start + 1 : stop]
+      inside = (answers.positions > start) & (answers.positions < stop)
+      for place in answers.positions[inside] - start - 1:
+        first = document.index(document[place - 1])
+        assert document[first + 1] == document[place]
+      counts.add(inside.sum())
+      lengths.add(len(document))
+    assert min(counts) >= 4
+    longest[split] = max(counts), max(lengths)
+  assert longest["train"] == (16, 128)
+  assert longest["test"][0] > 48
+  assert 384 < longest["test"][1] <= 512
+
+
 def test_a_passkey_hides_in_the_frequent_words_of_a_text(tmp_path, monkeypatch):
   monkeypatch.setenv("HOME", str(tmp_path))
   source = tmp_path / "text.txt"
@@ -239,6 +283,23 @@ def test_the_request_is_in_meta_json(folders):
       "--max_distance=3 must be between 4 and 20",
     ),
     ("mqar", {"num_pairs": 12}, "--max_distance=40 leaves no room .* least 46"),
+    ("mqar", {"min_pairs": 5}, "=5, --num_pairs=4 and --num_words=16 must not"),
+    (
+      "mqar",
+      {"num_pairs": 17},
+      "=17 and --num_words=16 must not become smaller",
+    ),
+    (
+      "mqar",
+      {"test_num_pairs": 12},
+      "in the test split, --max_distance=40 leaves no room .* least 46",
+    ),
+    (
+      "mqar",
+      {"test_max_distance": 201},
+      "--test_max_distance=201 must be between 2 and 200",
+    ),
+    ("parity", {"test_num_keys": 2}, "--test_num_keys is for --dataset=overwr"),
     ("passkey", {"num_digits": 40}, "=40 leaves no room for .* at least 44"),
     ("passkey", {"source": "/missing"}, "=/missing must be a text file in UTF"),
     ("copy", {"num_symbols": 40}, "--max_distance=40 must be above --num_symb"),
