@@ -1,6 +1,8 @@
 """Synthetic tasks: every answer is right, at a distance that was asked for."""
 
+import collections
 import hashlib
+import re
 from typing import ClassVar
 
 import numpy as np
@@ -15,15 +17,21 @@ from transformer_xl.data_prep.synthetic import task
 
 NUM_TOKENS = 20_000
 OPTIONS = {
+  "compression": {"max_distance": 40},
   "copy": {"num_symbols": 5, "max_distance": 40},
   "excerpt": {"max_distance": 40},
+  "fuzzy_recall": {"max_distance": 40},
   "listops": {"max_distance": 40},
+  "memorization": {"num_questions": 2, "max_distance": 40},
   "mqar": {"num_pairs": 4, "max_distance": 40},
+  "noisy_recall": {"max_distance": 40},
   "overwrite": {"num_keys": 5, "max_distance": 40},
   "parity": {"max_distance": 40},
   "passkey": {"num_digits": 3, "max_distance": 40},
   "permutation": {"max_distance": 40},
   "recall": {"num_keys": 5, "max_distance": 40},
+  "selective_copying": {"num_symbols": 5, "max_distance": 40},
+  "stories": {"max_distance": 40},
 }
 TASKS = pytest.mark.parametrize("name", [*registry.tasks])
 
@@ -70,7 +78,8 @@ def test_splits_are_as_long_as_asked_for_and_reach_the_distance(folders, name):
   train = token_file.open_split(str(folders[name]), "train").answers
   assert train.distances.max() >= 38
   # Half are in the lower half of the numbers, or below: short ones are
-  # frequent, so that all are learned.
+  # frequent, so that all are learned. Those of `compression`, which has as many
+  # answers as the distance is long, are distributed uniformly.
   ends = train.distances.min() + train.distances.max()
   assert np.median(train.distances) <= ends / 2 + 1
 
@@ -104,13 +113,19 @@ def test_a_text_depends_on_its_seed_and_split_alone(folders, tmp_path, name):
 
 
 DIGESTS = {
+  "compression": "3856b5ee82fc",
   "copy": "5d9a7ff78069",
+  "fuzzy_recall": "9402e6c043ea",
   "listops": "88a111bdeced",
+  "memorization": "0b676583d7b0",
   "mqar": "d2973d81dd0d",
+  "noisy_recall": "7d06c43e56b9",
   "overwrite": "7e87164319a8",
   "parity": "78043c8f12f4",
   "permutation": "7cc23fa80725",
   "recall": "acf5b72627cb",
+  "selective_copying": "08164978581e",
+  "stories": "b2c333d7d857",
 }
 
 
@@ -211,6 +226,40 @@ def test_mqar_at_the_scale_of_its_paper(tmp_path):
   assert 384 < longest["test"][1] <= 512
 
 
+def test_keys_of_fuzzy_recall_are_long_where_nothing_is_learned(folders):
+  lengths = {}
+  for split in ("train", "valid", "test"):
+    words, _ = layouts.read(folders["fuzzy_recall"], split)
+    keys = re.findall(r"(?:k\d )+", " ".join(words))
+    lengths[split] = {len(key.split()) for key in keys}
+  assert lengths == {"train": {1, 2, 3}, "valid": {3}, "test": {3}}
+
+
+def test_a_fifth_of_the_pairs_of_noisy_recall_are_noise(folders):
+  words, _ = layouts.read(folders["noisy_recall"], "train")
+  counts = collections.Counter(word[0] for word in words)
+  assert counts["k"] == counts["v"]
+  pairs = counts["k"] + counts["n"] // 2
+  deviation = (0.2 * 0.8 / pairs) ** 0.5
+  assert abs(counts["n"] / 2 / pairs - 0.2) < 5 * deviation
+
+
+def test_stories_ask_all_kinds_of_questions_or_those_that_are_named(tmp_path):
+  def asked(kinds):
+    options = {"kinds": kinds, "max_distance": 96, "name": str(kinds)}
+    folder = prepare("stories", tmp_path, **options)
+    text = " ".join(layouts.read(folder, "train")[0])
+    patterns = ("where is \\w+ \\?", "where is the", "where was the")
+    return [len(re.findall(pattern, text)) for pattern in patterns]
+
+  first, second, third = asked(1)
+  assert (first > 200, second, third) == (True, 0, 0)
+  first, second, third = asked(2)
+  assert (first > 100, second > 100, third) == (True, True, 0)
+  # A story of fewer than three facts cannot have the third kind.
+  assert all(count > 80 for count in asked(3))
+
+
 def test_a_passkey_hides_in_the_frequent_words_of_a_text(tmp_path, monkeypatch):
   monkeypatch.setenv("HOME", str(tmp_path))
   source = tmp_path / "text.txt"
@@ -300,6 +349,16 @@ def test_the_request_is_in_meta_json(folders):
       "--test_max_distance=201 must be between 2 and 200",
     ),
     ("parity", {"test_num_keys": 2}, "--test_num_keys is for --dataset=overwr"),
+    (
+      "fuzzy_recall",
+      {"max_distance": 5},
+      "=5 leaves no room .*3; .* least 6",
+    ),
+    (
+      "selective_copying",
+      {"num_symbols": 40},
+      "--max_distance=40 must be above --num_symb",
+    ),
     ("passkey", {"num_digits": 40}, "=40 leaves no room for .* at least 44"),
     ("passkey", {"source": "/missing"}, "=/missing must be a text file in UTF"),
     ("copy", {"num_symbols": 40}, "--max_distance=40 must be above --num_symb"),

@@ -327,15 +327,21 @@ tasks = Registry[Task](
   "task",
   _in_package(
     "data_prep.synthetic",
+    "compression",
     "copy",
     "excerpt",
+    "fuzzy_recall",
     "listops",
+    "memorization",
     "mqar",
+    "noisy_recall",
     "overwrite",
     "parity",
     "passkey",
     "permutation",
     "recall",
+    "selective_copying",
+    "stories",
   ),
 )
 
