@@ -44,6 +44,7 @@ such as `layers/0`, stacked in front, N:
     layers/*/delta/step, write                     [N, D, H]
     layers/*/delta/step_bias, rate_bias            [N, H]
     layers/*/delta/value_scale, output             [N, Dv], [N, H*Dv, D]
+    layers/*/mamba2/...                            docs/specification.md, 29
     softmax/bias                                   [V], in order of the ids
     softmax/cluster_kernel, cluster_bias           [C, E], [C]: cluster 1 first
     softmax/kernel_{b}, projection_{b}             where they are not tied

@@ -265,6 +265,7 @@ mixers = Registry[Mixer](
     "compressive",
     "delta",
     "lstm",
+    "mamba2",
     "memorizing",
     "qrnn",
   ),
