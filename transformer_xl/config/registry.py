@@ -270,7 +270,10 @@ mixers = Registry[Mixer](
     "qrnn",
   ),
   # What else a layer has (`model/block.py`).
-  reserved=("feed_forward", "feed_forward_norm", "mixer_norm", "positions"),
+  reserved=(
+    *("mixer_norm", "mixer_gate", "positions"),
+    *("feed_forward", "feed_forward_norm", "feed_forward_gate"),
+  ),
 )
 encodings = Registry[Encoding](
   "encoding",
