@@ -52,7 +52,8 @@ def _options(name: str) -> tuple[str, ...]:
   if name in _OWN_TEXT:
     return _OWN_TEXT[name]
   if name in registry.tasks:
-    return ("seed", "num_tokens", *synthetic_task(name).options)
+    task = synthetic_task(name)
+    return ("seed", "num_tokens", *task.options, *task.test_options())
   return ("mode",) if builder_class(name).MODES else ()
 
 

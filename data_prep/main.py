@@ -76,6 +76,8 @@ for _name in registry.tasks:
   for _flag, _option in _task.options.items():
     _before = f"{_NUMBERS[_flag]} " if _flag in _NUMBERS else ""
     _NUMBERS[_flag] = f"{_before}{_name}: {_option.help}; {_option.default}."
+  for _flag, _option in _task.test_options().items():
+    _NUMBERS[_flag] = f"Synthetic tasks: {_option.help}."
 # Other words for the tokenizers.
 _TOKENIZERS = {
   "bytes": "byte",

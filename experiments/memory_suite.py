@@ -49,6 +49,12 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
       "model.delta.key_dim": 16,
       "model.delta.value_dim": 16,
     },
+    # As wide as the published ones, twice `model_dim`.
+    "mamba2": {
+      **_layers("mamba2"),
+      "model.mamba2.state_dim": 16,
+      "model.mamba2.value_dim": 32,
+    },
     # Retrieves four of all the tokens that `full` attends to.
     "memorizing": {
       **_layers("memorizing", mem_len=longest(task)),

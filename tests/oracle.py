@@ -29,6 +29,7 @@ such as `layers/0`, stacked in front, N:
     layers/*/feed_forward/in_kernel, in_bias       [N, D, F], [N, F]
     layers/*/feed_forward/out_kernel, out_bias     [N, F, D], [N, D]
     layers/*/*_norm/scale, bias                    [N, D]
+    layers/*/{mixer,feed_forward}_gate/...         [N, D, k D]: residual "gru"
     layers/*/compressive/compression/kernel, bias  [N, c D, D], [N, D]
     layers/*/lstm/cell/i{gate}/kernel              [N, D, D], gates i, f, g, o
     layers/*/lstm/cell/h{gate}/kernel, bias        [N, D, D], [N, D]
@@ -44,6 +45,7 @@ such as `layers/0`, stacked in front, N:
     layers/*/delta/step, write                     [N, D, H]
     layers/*/delta/step_bias, rate_bias            [N, H]
     layers/*/delta/value_scale, output             [N, Dv], [N, H*Dv, D]
+    layers/*/mamba2/...                            docs/specification.md, 29
     softmax/bias                                   [V], in order of the ids
     softmax/cluster_kernel, cluster_bias           [C, E], [C]: cluster 1 first
     softmax/kernel_{b}, projection_{b}             where they are not tied
@@ -56,6 +58,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests import oracles
+from tests.oracles import gates
 from tests.oracles import heads as heads_lib
 from transformer_xl.conformance.equations import attention
 from transformer_xl.conformance.equations import softmax as softmax_equations
@@ -288,16 +291,22 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
     num_read = len(hidden) if layer.mem_len else 0
     return mixed, beside.after(states[first:], num_read)
 
+  def join(name, stream, term):
+    if reader.config.residual == "add":
+      return stream + term
+    return _gated(params[name], stream, term)
+
   if reader.config.pre_norm:
     mixed, after = mix(lambda rows: norm("mixer_norm", rows))
-    hidden = hidden + mixed
+    hidden = join("mixer_gate", hidden, mixed)
     inner = norm("feed_forward_norm", hidden)
     fed = _feed_forward(reader.config, params["feed_forward"], inner)
-    return hidden + fed, after
+    return join("feed_forward_gate", hidden, fed), after
   mixed, after = mix(lambda rows: rows)
-  hidden = norm("mixer_norm", hidden + mixed)
+  hidden = norm("mixer_norm", join("mixer_gate", hidden, mixed))
   fed = _feed_forward(reader.config, params["feed_forward"], hidden)
-  return norm("feed_forward_norm", hidden + fed), after
+  hidden = join("feed_forward_gate", hidden, fed)
+  return norm("feed_forward_norm", hidden), after
 
 
 def _attend(reader: Reader, layer: Layer, own, context, remembered: int):
@@ -362,6 +371,17 @@ def _feed_forward(config, params, rows):
     return (gate * inner) @ params["out_kernel"]
   inner = np.maximum(rows @ params["in_kernel"] + params["in_bias"], 0)
   return inner @ params["out_kernel"] + params["out_bias"]
+
+
+def _gated(params, stream, term):
+  """The gate of GTrXL, with a matrix for each of its six products."""
+  term = np.maximum(term, 0)
+  w_r, w_z, w_g = np.split(params["term_kernel"], 3, axis=-1)
+  u_r, u_z = np.split(params["stream_kernel"], 2, axis=-1)
+  reset = gates.sigmoid(term @ w_r + stream @ u_r)
+  update = gates.sigmoid(term @ w_z + stream @ u_z - params["update_bias"])
+  new = np.tanh(term @ w_g + (reset * stream) @ params["new_kernel"])
+  return (1 - update) * stream + update * new
 
 
 def _norm(config, rows, params):

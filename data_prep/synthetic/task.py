@@ -32,6 +32,8 @@ from transformer_xl.data_prep import tokenizer
 FILLER = "."
 NUM_TOKENS = 1_000_000
 SHARES = {"train": 1.0, "valid": 0.1, "test": 0.1}  # Parts of `num_tokens`.
+# In front of an option's name: its value in the test split alone.
+TEST = "test_"
 
 
 class Option(NamedTuple):
@@ -63,7 +65,9 @@ class Task:
   """A synthetic task.
 
   Attributes:
-    options: the numbers that `write` takes, by name; flags of the command.
+    options: the numbers that `write` takes, by name; flags of the command. Each
+      has a second flag with `test_` in front, for the test split alone, so that
+      what was learned from short texts is tried on long ones.
     write: takes a number of tokens, a generator (`np.random.Generator`) and the
       options by name; returns documents of at most so many words and line ends
       together.
@@ -90,6 +94,16 @@ class Task:
     """Words of the text of `--source`, which is None without one."""
     raise NotImplementedError
 
+  @classmethod
+  def test_options(cls) -> dict[str, Option]:
+    """Options of the test split alone, which the others' values are without."""
+    return {
+      f"{TEST}{name}": option._replace(
+        help=f"in the test split alone; --{name}",
+      )
+      for name, option in cls.options.items()
+    }
+
 
 def open_corpus(
   name: str, task: type[Task], *, path: str | None, **chosen: int
@@ -100,8 +114,8 @@ def open_corpus(
     name: of the task.
     task: what writes the text.
     path: a text file for a task with prose; otherwise None.
-    **chosen: `seed`, `num_tokens` and the task's own options, where they differ
-      from the defaults.
+    **chosen: `seed`, `num_tokens`, the task's own options and those of its test
+      split, where they differ from the defaults.
 
   Raises:
     UserError: a number is out of its range, or a source is given.
@@ -121,28 +135,43 @@ def open_corpus(
   numbers = {
     each: chosen.get(each, option.default) for each, option in options.items()
   }
-  for each, option in options.items():
+  of_test = task.test_options()
+  numbers |= {each: chosen[each] for each in of_test if each in chosen}
+  for each, number in numbers.items():
+    option = {**options, **of_test}[each]
     most = option.most
-    if each == "max_distance":  # The shortest split has many of the longest.
+    # The shortest split has many of the longest.
+    if each.removeprefix(TEST) == "max_distance":
       most = min(most, num_tokens // 100)
-    if not option.least <= numbers[each] <= most:
+    if not option.least <= number <= most:
       raise errors.UserError(
-        f"--{each}={numbers[each]} must be between {option.least} and {most}."
+        f"--{each}={number} must be between {option.least} and {most}."
       )
-  own: dict[str, Any] = {each: numbers[each] for each in task.options}
-  task.check(**own)
+  usual = {each: numbers[each] for each in task.options}
+  far = {each: numbers.get(f"{TEST}{each}", usual[each]) for each in usual}
+  by_split = {split: far if split == "test" else usual for split in SHARES}
+  task.check(**usual)
+  try:
+    task.check(**far)
+  except errors.UserError as error:
+    raise errors.UserError(f"in the test split, {error}") from None
+  text = None
   fingerprint = name
   if task.has_prose:
-    own["text"] = task.prose(None if path is None else _read(path))
-    fingerprint = hashlib.sha256(" ".join(own["text"]).encode()).hexdigest()
+    text = task.prose(None if path is None else _read(path))
+    fingerprint = hashlib.sha256(" ".join(text).encode()).hexdigest()
 
   @functools.cache
   def documents(split: str) -> list[Document]:
     index = [*SHARES].index(split)
     length = round(SHARES[split] * numbers["num_tokens"])
     generator = np.random.default_rng([numbers["seed"], index])
+    given: dict[str, Any] = {**by_split[split]}
+    if task.knows_split:
+      given["split"] = split
+    if text is not None:
+      given["text"] = text
     try:
-      given = {**own, "split": split} if task.knows_split else own
       written = task.write(length, generator, **given)
     except errors.UserError:
       raise
@@ -150,8 +179,9 @@ def open_corpus(
       raise errors.UserError(
         f"the task {name!r} cannot write its text: {extensions.reason(error)}"
       ) from error
+    most = by_split[split].get("max_distance")
     for document in written:
-      _check_document(name, document, most=own.get("max_distance"))
+      _check_document(name, document, most=most)
     return written
 
   def pieces(split: str) -> piece.Pieces:

@@ -104,6 +104,7 @@ CASES = {
   "model.final_norm": (True, {}),
   "model.norm": ("rms", {}),
   "model.feed_forward": ("swiglu", {}),
+  "model.residual": ("gru", {}),
   "model.qk_norm": (True, {}),
   "model.qkv_bias": (True, {}),
   "model.scale_embeddings": (False, {}),

@@ -37,6 +37,8 @@ CASES = (
   Case(2, 3, 0, None, {"cutoffs": (5, 11), "div_val": 2, "embed_dim": 12}),
   # A block of today.
   Case(3, 7, 2, None, MODERN),
+  # Gated residuals.
+  Case(3, 4, 0, None, {"residual": "gru", "pre_norm": True}),
   # Layers that remember less, repeated, with a limit that is not reached.
   Case(
     *(3, 7, 4, None),
@@ -62,6 +64,7 @@ REST = (
     ZEROS | {"cutoffs": (4,), "div_val": 4, "pre_norm": True},
   ),
   Case(3, 4, 0, None, {"norm": "rms", "untie_biases": True}),
+  Case(3, 4, 0, None, {"residual": "gru", "layers": (kinds.recurrent(),)}),
   Case(4, 4, 0, None, ZEROS),
   Case(1, 4, 0, None, ZEROS),
   Case(2, 1, 0, None, ZEROS),

@@ -67,6 +67,7 @@ def draw_adapter(generator) -> tuple[adapters.Package, int]:
     "encoding": encoding,
     "pre_norm": bool(generator.integers(2)),
     "norm": str(generator.choice(["layer", "rms"])),
+    "residual": str(generator.choice(["add", "add", "gru"])),
     **draw_fields(generator),
     "same_length_window": str(
       generator.choice(["mem_len", "mem_len_plus_one"])

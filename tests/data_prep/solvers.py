@@ -6,6 +6,7 @@ the distance of every answer. It shares nothing with what writes the tasks.
 
 import collections
 import functools
+import re
 from pydoc_data import topics
 
 
@@ -32,10 +33,9 @@ def mqar(words):
 def copied(words):
   """The string before the filler comes again."""
   marker = words.index(">")
-  string = [word for word in words[:marker] if word != "."]
-  for place, symbol in enumerate(string):
-    index = marker + 1 + place
-    yield index, symbol, index - place
+  places = [place for place in range(marker) if words[place] != "."]
+  for index, place in enumerate(places, marker + 1):
+    yield index, words[place], index - place
 
 
 def parity(words):
@@ -108,14 +108,99 @@ def excerpt(words):
   yield question + 1, f"part{part}", question + 1
 
 
+def compression(words):
+  """What stands before the marker comes again."""
+  marker = words.index("#")
+  for index in range(marker + 1, len(words)):
+    yield index, words[index - marker - 1], marker + 1
+
+
+def noisy_recall(words):
+  """Looks back for the key of every value."""
+  for index in range(1, len(words), 2):
+    place = index - 3
+    while place >= 0 and words[place] != words[index - 1]:
+      place -= 2
+    if place >= 0 and words[index].startswith("v"):
+      yield index, words[place + 1], index - 1 - place
+
+
+def fuzzy_recall(words):
+  """Cuts the text where a key follows a value, and looks the key up."""
+  text = " ".join(words)
+  seen = {}
+  place = 0
+  for pair in re.findall(r"(?:k\d ?)+(?:v\d ?)+", text):
+    key, value = re.fullmatch(r"((?:k\d ?)+)((?:v\d ?)+)", pair).groups()
+    place += len(key.split())
+    if key in seen:
+      old_value, old_place = seen[key]
+      for number, word in enumerate(old_value.split()):
+        yield place + number, word, place - old_place
+    seen[key] = value, place
+    place += len(value.split())
+
+
+_FACTS: dict[str, str] = {}
+
+
+def memorization(words):
+  """Believes the text that states a fact first, and then no other."""
+  for index in range(len(words)):
+    if words[index - 1] == "?":
+      place = index
+      while not words[place].startswith("k"):
+        place -= 1
+      fact = _FACTS.setdefault(words[place], words[index])
+      yield index, fact, index - place
+
+
+def stories(words):
+  """Reads sentence by sentence who went where with what."""
+  trips = collections.defaultdict(list)  # Of people and things.
+  holder = {}
+  start = 0
+  for index, word in enumerate(words):
+    if word not in (".", "?"):
+      continue
+    sentence = words[start:index]
+    if sentence[1:4] == ["walks", "to", "the"]:
+      load = [
+        thing for thing, person in holder.items() if person == sentence[0]
+      ]
+      for name in [sentence[0], *load]:
+        trips[name].append((sentence[4], start))
+    elif sentence[1:3] == ["takes", "the"]:
+      holder[sentence[3]] = sentence[0]
+      if sentence[3] not in trips:
+        trips[sentence[3]].append(trips[sentence[0]][-1])
+    elif sentence[1:3] == ["drops", "the"]:
+      assert holder.pop(sentence[3]) == sentence[0]
+    elif sentence[0] == "where":
+      places = trips[sentence[3] if sentence[2] == "the" else sentence[2]]
+      if "before" in sentence:
+        while places[-1][0] != sentence[-1]:
+          places.pop()
+        places.pop()
+      place, evidence = places[-1]
+      yield index + 1, place, index + 1 - evidence
+    start = index + 1
+
+
 SOLVERS = {
+  "compression": compression,
   "copy": copied,
   "excerpt": excerpt,
+  "fuzzy_recall": fuzzy_recall,
   "listops": listops,
+  "memorization": memorization,
   "mqar": mqar,
+  "noisy_recall": noisy_recall,
   "overwrite": recall,
   "parity": parity,
   "passkey": passkey,
   "permutation": permutation,
   "recall": recall,
+  "selective_copying": copied,
+  "stories": stories,
 }

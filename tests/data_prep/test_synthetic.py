@@ -1,6 +1,8 @@
 """Synthetic tasks: every answer is right, at a distance that was asked for."""
 
+import collections
 import hashlib
+import re
 from typing import ClassVar
 
 import numpy as np
@@ -15,15 +17,21 @@ from transformer_xl.data_prep.synthetic import task
 
 NUM_TOKENS = 20_000
 OPTIONS = {
+  "compression": {"max_distance": 40},
   "copy": {"num_symbols": 5, "max_distance": 40},
   "excerpt": {"max_distance": 40},
+  "fuzzy_recall": {"max_distance": 40},
   "listops": {"max_distance": 40},
+  "memorization": {"num_questions": 2, "max_distance": 40},
   "mqar": {"num_pairs": 4, "max_distance": 40},
+  "noisy_recall": {"max_distance": 40},
   "overwrite": {"num_keys": 5, "max_distance": 40},
   "parity": {"max_distance": 40},
   "passkey": {"num_digits": 3, "max_distance": 40},
   "permutation": {"max_distance": 40},
   "recall": {"num_keys": 5, "max_distance": 40},
+  "selective_copying": {"num_symbols": 5, "max_distance": 40},
+  "stories": {"max_distance": 40},
 }
 TASKS = pytest.mark.parametrize("name", [*registry.tasks])
 
@@ -69,9 +77,25 @@ def test_splits_are_as_long_as_asked_for_and_reach_the_distance(folders, name):
     assert file.answers.distances.max() <= 40
   train = token_file.open_split(str(folders[name]), "train").answers
   assert train.distances.max() >= 38
-  # Half are in the lower half of the logarithms, or below: short ones are
-  # frequent, so that all are learned.
-  assert np.median(train.distances) <= 20
+  # Half are in the lower half of the numbers, or below: short ones are
+  # frequent, so that all are learned. Those of `compression`, which has as many
+  # answers as the distance is long, are distributed uniformly.
+  ends = train.distances.min() + train.distances.max()
+  assert np.median(train.distances) <= ends / 2 + 1
+
+
+@TASKS
+def test_a_test_split_of_longer_texts_leaves_the_others_alone(
+  folders, tmp_path, name
+):
+  longer = {"num_tokens": NUM_TOKENS, "test_max_distance": 160}
+  folder = prepare(name, tmp_path, **longer)
+  near, far = (layouts.everything(each) for each in (folders[name], folder))
+  assert near["train"] == far["train"]
+  assert near["valid"] == far["valid"]
+  answers = token_file.open_split(str(folder), "test").answers
+  assert 80 < answers.distances.max() <= 160
+  assert layouts.meta(folder)["splits"]["test"]["num_unknown"] == 0
 
 
 @TASKS
@@ -89,13 +113,19 @@ def test_a_text_depends_on_its_seed_and_split_alone(folders, tmp_path, name):
 
 
 DIGESTS = {
+  "compression": "3856b5ee82fc",
   "copy": "5d9a7ff78069",
+  "fuzzy_recall": "9402e6c043ea",
   "listops": "88a111bdeced",
+  "memorization": "0b676583d7b0",
   "mqar": "d2973d81dd0d",
+  "noisy_recall": "7d06c43e56b9",
   "overwrite": "7e87164319a8",
   "parity": "78043c8f12f4",
   "permutation": "7cc23fa80725",
   "recall": "acf5b72627cb",
+  "selective_copying": "08164978581e",
+  "stories": "b2c333d7d857",
 }
 
 
@@ -165,6 +195,69 @@ def test_late_answers_of_mqar_can_be_told_by_elimination(folders):
   # Three guesses among four, three and two values; equal values happen.
   assert 0.36 < np.mean(right[False]) < 0.45
   assert np.mean(right[True]) == 1
+
+
+def test_mqar_at_the_scale_of_its_paper(tmp_path):
+  """Vocabulary, numbers of pairs and lengths are those of its docstring."""
+  options = {"num_words": 512, "random_filler": 1, "min_pairs": 4}
+  options |= {"num_pairs": 16, "max_distance": 126, "num_tokens": 60_000}
+  longer = {"test_num_pairs": 64, "test_max_distance": 510}
+  folder = prepare("mqar", tmp_path, **options, **longer)
+  # With the end of a document, and no filler.
+  assert layouts.meta(folder)["vocabulary"]["size"] == 2 * 512 + 1
+  longest = {}
+  for split in ("train", "test"):
+    words, starts = layouts.read(folder, split)
+    counts = set()
+    lengths = set()
+    answers = token_file.open_split(str(folder), split).answers
+    for start, stop in zip(starts, [*starts[1:], len(words) - 1], strict=True):
+      document = words[start + 1 : stop]
+      inside = (answers.positions > start) & (answers.positions < stop)
+      for place in answers.positions[inside] - start - 1:
+        first = document.index(document[place - 1])
+        assert document[first + 1] == document[place]
+      counts.add(inside.sum())
+      lengths.add(len(document))
+    assert min(counts) >= 4
+    longest[split] = max(counts), max(lengths)
+  assert longest["train"] == (16, 128)
+  assert longest["test"][0] > 48
+  assert 384 < longest["test"][1] <= 512
+
+
+def test_keys_of_fuzzy_recall_are_long_where_nothing_is_learned(folders):
+  lengths = {}
+  for split in ("train", "valid", "test"):
+    words, _ = layouts.read(folders["fuzzy_recall"], split)
+    keys = re.findall(r"(?:k\d )+", " ".join(words))
+    lengths[split] = {len(key.split()) for key in keys}
+  assert lengths == {"train": {1, 2, 3}, "valid": {3}, "test": {3}}
+
+
+def test_a_fifth_of_the_pairs_of_noisy_recall_are_noise(folders):
+  words, _ = layouts.read(folders["noisy_recall"], "train")
+  counts = collections.Counter(word[0] for word in words)
+  assert counts["k"] == counts["v"]
+  pairs = counts["k"] + counts["n"] // 2
+  deviation = (0.2 * 0.8 / pairs) ** 0.5
+  assert abs(counts["n"] / 2 / pairs - 0.2) < 5 * deviation
+
+
+def test_stories_ask_all_kinds_of_questions_or_those_that_are_named(tmp_path):
+  def asked(kinds):
+    options = {"kinds": kinds, "max_distance": 96, "name": str(kinds)}
+    folder = prepare("stories", tmp_path, **options)
+    text = " ".join(layouts.read(folder, "train")[0])
+    patterns = ("where is \\w+ \\?", "where is the", "where was the")
+    return [len(re.findall(pattern, text)) for pattern in patterns]
+
+  first, second, third = asked(1)
+  assert (first > 200, second, third) == (True, 0, 0)
+  first, second, third = asked(2)
+  assert (first > 100, second > 100, third) == (True, True, 0)
+  # A story of fewer than three facts cannot have the third kind.
+  assert all(count > 80 for count in asked(3))
 
 
 def test_a_passkey_hides_in_the_frequent_words_of_a_text(tmp_path, monkeypatch):
@@ -239,6 +332,33 @@ def test_the_request_is_in_meta_json(folders):
       "--max_distance=3 must be between 4 and 20",
     ),
     ("mqar", {"num_pairs": 12}, "--max_distance=40 leaves no room .* least 46"),
+    ("mqar", {"min_pairs": 5}, "=5, --num_pairs=4 and --num_words=16 must not"),
+    (
+      "mqar",
+      {"num_pairs": 17},
+      "=17 and --num_words=16 must not become smaller",
+    ),
+    (
+      "mqar",
+      {"test_num_pairs": 12},
+      "in the test split, --max_distance=40 leaves no room .* least 46",
+    ),
+    (
+      "mqar",
+      {"test_max_distance": 201},
+      "--test_max_distance=201 must be between 2 and 200",
+    ),
+    ("parity", {"test_num_keys": 2}, "--test_num_keys is for --dataset=overwr"),
+    (
+      "fuzzy_recall",
+      {"max_distance": 5},
+      "=5 leaves no room .*3; .* least 6",
+    ),
+    (
+      "selective_copying",
+      {"num_symbols": 40},
+      "--max_distance=40 must be above --num_symb",
+    ),
     ("passkey", {"num_digits": 40}, "=40 leaves no room for .* at least 44"),
     ("passkey", {"source": "/missing"}, "=/missing must be a text file in UTF"),
     ("copy", {"num_symbols": 40}, "--max_distance=40 must be above --num_symb"),

@@ -118,15 +118,18 @@ def test_what_transfoxl_had_not_comes_back(tmp_path, fields):
 
 
 @pytest.mark.parametrize(
-  "layers",
+  "fields",
   [
-    *((name,) for name in registry.mixers if name != kinds.USUAL),
-    ("attention", kinds.compressing()),
-    ("attention:3",),
+    *({"layers": (name,)} for name in registry.mixers if name != kinds.USUAL),
+    {"layers": ("attention", kinds.compressing())},
+    {"layers": ("attention:3",)},
+    {"residual": "gru"},
   ],
+  ids=str,
 )
-def test_other_layers_are_refused_in_one_line(tmp_path, layers):
-  run = saved_runs.write(tmp_path / "run", **{"model.layers": layers})
+def test_other_layers_are_refused_in_one_line(tmp_path, fields):
+  model = {f"model.{name}": value for name, value in fields.items()}
+  run = saved_runs.write(tmp_path / "run", **model)
   target = tmp_path / "exported"
   with pytest.raises(errors.UserError, match="cannot be exported") as caught:
     export_run.export(run, str(target))

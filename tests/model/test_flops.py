@@ -264,13 +264,19 @@ ENDS = [
 
 @pytest.mark.some(7)
 @pytest.mark.parametrize("ends", ENDS, ids=str)
-@pytest.mark.parametrize("feed_forward", ["relu", "swiglu", "geglu"])
+@pytest.mark.parametrize(
+  ("feed_forward", "residual"),
+  [("relu", "add"), ("swiglu", "gru"), ("geglu", "add")],
+)
 def test_a_model_counts_its_shortlist_layers_and_projections(
-  ends, feed_forward
+  ends, feed_forward, residual
 ):
   """Of matrices, those that a word of the shortlist is multiplied by."""
   config = tiny.model_config(
-    **ends, feed_forward=feed_forward, layers=("attention:2", kinds.recurrent())
+    **ends,
+    feed_forward=feed_forward,
+    residual=residual,
+    layers=("attention:2", kinds.recurrent()),
   )
   params = network.abstract_params(config)
   ends = (*config.cutoffs, config.vocab_size)
@@ -279,7 +285,8 @@ def test_a_model_counts_its_shortlist_layers_and_projections(
   if projection is not None:  # Of the input and of the output.
     total += 2 * 2 * projection.size
   for place in params["layers"].values():
-    leaves = jax.tree.leaves(place["feed_forward"])
+    parts = ("feed_forward", "mixer_gate", "feed_forward_gate")
+    leaves = jax.tree.leaves({part: place.get(part) for part in parts})
     total += sum(2 * leaf.size for leaf in leaves if leaf.ndim == 3)
   for window in (False, True):
     layers = [

@@ -79,6 +79,9 @@ class ModelConfig(Group):
   feed_forward: str = field("relu", ("relu", "swiglu", "geglu"))
   """The feed-forward part: a ReLU, or a gate with SiLU or GELU and a third
   matrix (Shazeer 2020)."""
+  residual: str = field("add", ("add", "gru"))
+  """How the outputs of sub-layers join the residual stream: added, or through
+  the gate of GTrXL with six matrices (Parisotto et al. 2019)."""
   qk_norm: bool = field(False)
   """Divide each head's queries and keys by their root mean square, times a
   learned scale."""

@@ -265,11 +265,15 @@ mixers = Registry[Mixer](
     "compressive",
     "delta",
     "lstm",
+    "mamba2",
     "memorizing",
     "qrnn",
   ),
   # What else a layer has (`model/block.py`).
-  reserved=("feed_forward", "feed_forward_norm", "mixer_norm", "positions"),
+  reserved=(
+    *("mixer_norm", "mixer_gate", "positions"),
+    *("feed_forward", "feed_forward_norm", "feed_forward_gate"),
+  ),
 )
 encodings = Registry[Encoding](
   "encoding",
@@ -327,15 +331,21 @@ tasks = Registry[Task](
   "task",
   _in_package(
     "data_prep.synthetic",
+    "compression",
     "copy",
     "excerpt",
+    "fuzzy_recall",
     "listops",
+    "memorization",
     "mqar",
+    "noisy_recall",
     "overwrite",
     "parity",
     "passkey",
     "permutation",
     "recall",
+    "selective_copying",
+    "stories",
   ),
 )
 

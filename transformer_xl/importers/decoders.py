@@ -238,7 +238,7 @@ def _is_decoder(config: schema.ModelConfig) -> bool:
     **{"encoding": "rope", "norm": "rms", "feed_forward": "swiglu"},
     **{"pre_norm": True, "final_norm": True, "scale_embeddings": False},
     **{"softmax_bias": False, "memory_start": "masked", "cutoffs": ()},
-    **{"div_val": 1, "embed_dim": config.model_dim},
+    **{"div_val": 1, "embed_dim": config.model_dim, "residual": "add"},
   }
   return config.attends_everywhere and all(
     getattr(config, name) == value for name, value in wanted.items()

@@ -282,6 +282,11 @@ def config_fields(
         f"model.{name}={getattr(config, name)} can be exported in a model that "
         "is a llama, mistral, qwen2 or qwen3 in all else, and this one is not."
       )
+  if config.residual != "add":
+    raise errors.UserError(
+      f"model.residual={config.residual} cannot be exported; the file for "
+      "transformers has add."
+    )
   if config.encoding not in ENCODINGS:
     raise errors.UserError(
       f"model.encoding={config.encoding} cannot be exported; the file for "

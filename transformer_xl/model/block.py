@@ -14,6 +14,7 @@ from transformer_xl.config import schema
 from transformer_xl.model import auxiliary_predictions
 from transformer_xl.model import feed_forward as feed_forward_lib
 from transformer_xl.model import norm
+from transformer_xl.model import residual
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
@@ -68,6 +69,8 @@ class Layer(nn.Module):
     mixer_norm = norm.Norm(config, name="mixer_norm")
     feed_forward = feed_forward_lib.FeedForward(config, name="feed_forward")
     feed_forward_norm = norm.Norm(config, name="feed_forward_norm")
+    join_mixer = residual.of(config, "mixer_gate")
+    join_feed_forward = residual.of(config, "feed_forward_gate")
     positions = encodings.of(config).layer_positions(
       self, "positions", shared.first_position, hidden.shape[1]
     )
@@ -77,12 +80,14 @@ class Layer(nn.Module):
     lanes = shared.dropout_lanes
     if config.pre_norm:
       mixed, kept = mix(hidden, state, shared, mixer_norm)
-      inner = hidden + mixed
-      hidden = inner + feed_forward(feed_forward_norm(inner), lanes)
+      inner = join_mixer(hidden, mixed, lanes)
+      fed = feed_forward(feed_forward_norm(inner), lanes)
+      hidden = join_feed_forward(inner, fed, lanes)
     else:
       mixed, kept = mix(hidden, state, shared, mixer_lib.identity)
-      inner = mixer_norm(hidden + mixed)
-      hidden = feed_forward_norm(inner + feed_forward(inner, lanes))
+      inner = mixer_norm(join_mixer(hidden, mixed, lanes))
+      fed = feed_forward(inner, lanes)
+      hidden = feed_forward_norm(join_feed_forward(inner, fed, lanes))
     return hidden, kept
 
 

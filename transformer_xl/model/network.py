@@ -32,6 +32,7 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import feed_forward
 from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import parameters
+from transformer_xl.model import residual
 from transformer_xl.model import scores
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
@@ -317,10 +318,10 @@ def forward_flops_per_token(
 ) -> float:
   """Useful operations, two for each multiply-add, of one token's prediction.
 
-  Counted are the mixers and feed-forward parts of all layers, and for words of
-  the shortlist the softmax and the projections of its input and output. Not
-  counted are tail clusters, which most tokens do not need. `step_len` tokens
-  are read at a time, 0 for whole segments.
+  Counted are the mixers, feed-forward parts and gates of all layers, and for
+  words of the shortlist the softmax and the projections of its input and
+  output. Not counted are tail clusters, which most tokens do not need.
+  `step_len` tokens are read at a time, 0 for whole segments.
   """
   reading = mixer_lib.Reading(
     segment_len=segment_len,
@@ -333,12 +334,12 @@ def forward_flops_per_token(
     layer.mixer.flops(config, reading._replace(mem_len=layer.mem_len(mem_len)))
     for layer in table.all_layers(config)
   )
-  all_feed_forward = config.num_layers * feed_forward.flops(config)
+  of_each_layer = feed_forward.flops(config) + residual.flops(config)
   shortlist, *tails = adaptive_embedding.clusters(config)
   head = 2 * shortlist.width * (shortlist.stop + len(tails))
   if adaptive_embedding.has_projection(config, shortlist.width):
     head += 2 * 2 * shortlist.width * config.model_dim
-  return float(mixers + all_feed_forward + head)
+  return float(mixers + config.num_layers * of_each_layer + head)
 
 
 def _mean_square(states: jax.Array) -> jax.Array:

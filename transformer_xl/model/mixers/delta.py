@@ -26,13 +26,11 @@ from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import norm as norm_lib
 from transformer_xl.model import parameters
-from transformer_xl.model import visibility
 from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import decay as decay_lib
 from transformer_xl.model.mixers import mixer
+from transformer_xl.model.mixers import short_convolution
 
-# Tokens that the convolution of queries, keys and values sees, the token itself
-# included, as in the published models.
-CONV_LEN = 4
 # Tokens of a chunk. A longer one has fewer steps and more useless products.
 CHUNK = 64
 # Added to squared lengths, so that a row of zeros stays zero.
@@ -92,7 +90,7 @@ class Delta(mixer.Mixer):
     del step_len
     delta = config.own(Delta.Fields)
     num_heads = config.num_heads if mem_len else 0
-    num_rows = CONV_LEN - 1 if mem_len else 0
+    num_rows = short_convolution.NUM_BEFORE if mem_len else 0
     channels = config.num_heads * (2 * delta.key_dim + delta.value_dim)
     return Memory(
       jnp.zeros((batch_size, num_heads, delta.key_dim, delta.value_dim)),
@@ -130,25 +128,15 @@ class Delta(mixer.Mixer):
       ],
       axis=2,
     )
-    num_kept = state.rows.shape[1]
-    num_before = CONV_LEN - 1
-    missing = num_before - num_kept
-    before = jnp.pad(state.rows, ((0, 0), (missing, 0), (0, 0)))
-    held = jnp.concatenate([before, joined], axis=1)
-    uniform = nn.initializers.variance_scaling(
-      1 / 3, "fan_in", "uniform", in_axis=0, out_axis=1
-    )
     taps = self.param(
-      "convolution", uniform, (CONV_LEN, joined.shape[2]), jnp.float32
+      "convolution",
+      short_convolution.draw_taps,
+      (short_convolution.LENGTH, joined.shape[2]),
+      jnp.float32,
     )
-    since_reset = visibility.since_reset(shared.resets)
-    convolved = _convolved(held, taps.astype(config.dtype), since_reset)
-
-    # Rows to remember: those of the document that continues after the segment.
-    latest = shared.newest(held, num_before)
-    age = jnp.arange(num_before - 1, -1, -1)[None]
-    latest = jnp.where((age <= since_reset[:, -1:])[:, :, None], latest, 0)
-    latest = latest[:, missing:]
+    convolved, latest = short_convolution.convolve(
+      joined, state.rows, taps.astype(config.dtype), shared
+    )
 
     # Queries and keys have length 1, so that a write replaces what it read.
     of_keys = num_heads * delta.key_dim
@@ -187,10 +175,9 @@ class Delta(mixer.Mixer):
     shape = (self.config.model_dim, num_heads)
     step_kernel = self.matrix("step", shape)
     step = dense.times(rows, step_kernel).astype(jnp.float32)
-    step_bias = self.param("step_bias", _draw_step, (num_heads,))
-    rate = jnp.exp(self.param("rate_bias", _draw_rate, (num_heads,)))
-    step = nn.softplus(step + step_bias[None, None])
-    log_decay = -rate[None, None] * step
+    step_bias = self.param("step_bias", decay_lib.draw_step, (num_heads,))
+    rate_bias = self.param("rate_bias", decay_lib.draw_rate, (num_heads,))
+    log_decay, _ = decay_lib.log_decay(step, step_bias, rate_bias)
     write_kernel = self.matrix("write", shape)
     write = nn.sigmoid(dense.times(rows, write_kernel).astype(jnp.float32))
     return log_decay, write
@@ -206,26 +193,10 @@ class Delta(mixer.Mixer):
     channels = 2 * delta.key_dim + delta.value_dim
     projections = config.model_dim * (2 * delta.key_dim + 3 * delta.value_dim)
     gates = 2 * config.model_dim
-    convolution = CONV_LEN * channels
+    convolution = short_convolution.LENGTH * channels
     matrix = 3 * delta.key_dim * delta.value_dim
     per_head = projections + gates + convolution + matrix
     return 2.0 * config.num_heads * per_head
-
-
-def _convolved(
-  held: jt.Float[shapes.Array, "B W C"],
-  taps: jt.Float[shapes.Array, "4 C"],
-  since_reset: jt.Int[shapes.Array, "B T"],
-) -> jt.Float[shapes.Array, "B T C"]:
-  """A weighted sum of each channel over the last tokens of the document."""
-  lanes, segment_len = since_reset.shape
-  result = jnp.zeros((lanes, segment_len, held.shape[2]), held.dtype)
-  for distance in range(CONV_LEN):
-    first = CONV_LEN - 1 - distance
-    is_same = (since_reset >= distance)[:, :, None]
-    tokens = jnp.where(is_same, held[:, first : first + segment_len], 0)
-    result = result + tokens * taps[distance][None, None]
-  return nn.silu(result.astype(jnp.float32))
 
 
 class Steps(NamedTuple):
@@ -259,32 +230,20 @@ def read_chunks(
   Returns:
     The outputs, and the matrices after the last token.
   """
-  lanes, segment_len, num_heads, _ = steps.query.shape
-  in_chunks = functools.partial(_in_chunks, chunk_len=chunk_len)
+  segment_len = steps.query.shape[1]
+  in_chunks = functools.partial(decay_lib.in_chunks, chunk_len=chunk_len)
   query = in_chunks(steps.query)
   key = in_chunks(steps.key)
   value = in_chunks(steps.value)
   log_decay = in_chunks(steps.log_decay)
   write = in_chunks(steps.write)[..., None]
   is_first = in_chunks(steps.resets[:, :, None])
-  flat = is_first.reshape(-1, chunk_len)
-  since_reset = visibility.since_reset(flat).reshape(is_first.shape)
-
-  # Decay [L, L] from each token to each later one; 0 across a reset. Sums of
-  # logarithms begin anew for each, so that old documents do not round them.
-  token = jnp.arange(chunk_len, dtype=jnp.int32)
-  distance = (token[:, None] - token[None])[None, None, None]
-  logs = jnp.where(distance > 0, log_decay[..., None], 0)
-  is_seen = (distance >= 0) & (distance <= since_reset[..., None])
-  decay = jnp.where(is_seen, jnp.exp(jnp.cumsum(logs, axis=-2)), 0)
-  has_start = since_reset > token[None, None, None]
-  from_start = jnp.where(has_start, jnp.exp(jnp.cumsum(log_decay, axis=-1)), 0)[
-    ..., None
-  ]
+  decay, from_start = decay_lib.between_tokens(log_decay, is_first)
+  from_start = from_start[..., None]
 
   # (I + A) u = beta (v - S^T k), where A has what earlier tokens wrote.
   products = jnp.einsum("...id,...jd->...ij", key, key)
-  earlier = jnp.where(distance > 0, write * decay * products, 0)
+  earlier = jnp.tril(write * decay * products, -1)
   known = write * jnp.concatenate([value, from_start * key], axis=-1)
   inverse = _inverse_of_unit_lower(jax.lax.stop_gradient(earlier))
   solved = jax.lax.custom_linear_solve(
@@ -309,19 +268,7 @@ def read_chunks(
   to_end = decay[..., -1, :, None]
   chunks = (written, of_start, seen, from_start, query, to_end, key)
   matrices, outputs = jax.lax.scan(read_chunk, matrices, chunks)
-  outputs = jnp.moveaxis(outputs, (0, 2), (1, 3))
-  shape = (lanes, -1, num_heads, value.shape[-1])
-  return outputs.reshape(shape)[:, :segment_len], matrices
-
-
-def _in_chunks(rows: jax.Array, chunk_len: int) -> jax.Array:
-  """From [B, T, H, ...] to [chunks, B, H, L, ...]; padding is zeros."""
-  lanes, segment_len, *rest = rows.shape
-  num_chunks = -(-segment_len // chunk_len)
-  padding = num_chunks * chunk_len - segment_len
-  parts = jnp.pad(rows, [(0, 0), (0, padding), *[(0, 0)] * len(rest)])
-  parts = parts.reshape(lanes, num_chunks, chunk_len, *rest)
-  return jnp.moveaxis(parts, (1, 3), (0, 2))
+  return decay_lib.joined(outputs, segment_len), matrices
 
 
 def _inverse_of_unit_lower(
@@ -353,15 +300,3 @@ def _unit(rows: jax.Array) -> jax.Array:
   """Rows divided by their length."""
   squares = jnp.sum(jnp.square(rows), axis=-1, keepdims=True)
   return rows * jax.lax.rsqrt(squares + _EPSILON)
-
-
-def _draw_rate(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-  """Logarithms of rates from 1 to 16, as in Mamba-2 (Dao and Gu 2024)."""
-  return jnp.log(jax.random.uniform(key, shape, minval=1.0, maxval=16.0))
-
-
-def _draw_step(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-  """Biases whose softplus is from 0.001 to 0.1, evenly in its logarithm."""
-  ends = jnp.log(jnp.array([1e-3, 1e-1]))
-  step = jnp.exp(jax.random.uniform(key, shape, minval=ends[0], maxval=ends[1]))
-  return jnp.log(jnp.expm1(step))
