@@ -90,7 +90,9 @@ def is_field(name):
 
 def commands(page):
   """Words of the commands with arguments, from the module's name on."""
-  pattern = r"(python -m|transformer-xl(?:-data)?(?= --)) ([^;`|]+)"
+  # A value in quotes may have what ends a command elsewhere.
+  words_of = r"""((?:"[^"]*"|[^;`|"])+)"""
+  pattern = rf"(python -m|transformer-xl(?:-data)?(?= --)) {words_of}"
   for program, text in found(pattern, page):
     words = command(program, text)
     # pytest knows the options of the tests only after it has loaded them.
