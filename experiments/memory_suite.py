@@ -61,6 +61,8 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
       "model.memorizing.window": SEGMENT_LEN,
       "model.memorizing.top_k": 4,
     },
+    # What stores outputs stores inputs as well.
+    "same_layer": _layers("same_layer", mem_len=SEGMENT_LEN),
     "block_recurrent": {
       **_layers("block_recurrent", mem_len=SEGMENT_LEN),
       "model.block_recurrent.num_vectors": 8,

@@ -45,6 +45,7 @@ such as `layers/0`, stacked in front, N:
     layers/*/delta/step, write                     [N, D, H]
     layers/*/delta/step_bias, rate_bias            [N, H]
     layers/*/delta/value_scale, output             [N, Dv], [N, H*Dv, D]
+    layers/*/same_layer/...    as for attention
     layers/*/mamba2/...                            docs/specification.md, 29
     softmax/bias                                   [V], in order of the ids
     softmax/cluster_kernel, cluster_bias           [C, E], [C]: cluster 1 first
@@ -296,17 +297,23 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
       return stream + term
     return _gated(params[name], stream, term)
 
+  def feed(inner):
+    return _feed_forward(reader.config, params["feed_forward"], inner)
+
   if reader.config.pre_norm:
     mixed, after = mix(lambda rows: norm("mixer_norm", rows))
-    hidden = join("mixer_gate", hidden, mixed)
-    inner = norm("feed_forward_norm", hidden)
-    fed = _feed_forward(reader.config, params["feed_forward"], inner)
-    return join("feed_forward_gate", hidden, fed), after
-  mixed, after = mix(lambda rows: rows)
-  hidden = norm("mixer_norm", join("mixer_gate", hidden, mixed))
-  fed = _feed_forward(reader.config, params["feed_forward"], hidden)
-  hidden = join("feed_forward_gate", hidden, fed)
-  return norm("feed_forward_norm", hidden), after
+    inner = join("mixer_gate", hidden, mixed)
+    fed = feed(norm("feed_forward_norm", inner))
+    output = join("feed_forward_gate", inner, fed)
+  else:
+    mixed, after = mix(lambda rows: rows)
+    inner = norm("mixer_norm", join("mixer_gate", hidden, mixed))
+    joined = join("feed_forward_gate", inner, feed(inner))
+    output = norm("feed_forward_norm", joined)
+  if oracles.get(layer.mixer, "REMEMBERS_OUTPUTS"):
+    held = np.concatenate([past, output])
+    after = held[max(len(held) - layer.mem_len, 0) :]
+  return output, after
 
 
 def _attend(reader: Reader, layer: Layer, own, context, remembered: int):

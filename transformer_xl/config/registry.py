@@ -268,6 +268,7 @@ mixers = Registry[Mixer](
     "mamba2",
     "memorizing",
     "qrnn",
+    "same_layer",
   ),
   # What else a layer has (`model/block.py`).
   reserved=(

@@ -88,7 +88,8 @@ class Layer(nn.Module):
       inner = mixer_norm(join_mixer(hidden, mixed, lanes))
       fed = feed_forward(inner, lanes)
       hidden = feed_forward_norm(join_feed_forward(inner, fed, lanes))
-    return hidden, kept
+    state = kind.with_output(kept.state, hidden, shared)
+    return hidden, kept._replace(state=state)
 
 
 class Blocks(nn.Module):

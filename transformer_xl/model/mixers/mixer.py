@@ -332,6 +332,20 @@ class Mixer(nn.Module):
     raise NotImplementedError
 
   @staticmethod
+  def with_output(
+    state: LayerState, output: shapes.Hidden, shared: Shared
+  ) -> LayerState:
+    """The state of a mixer that remembers what its layer made of a segment.
+
+    Args:
+      state: what `__call__` returned.
+      output: of the whole layer, behind the feed-forward part.
+      shared: what all layers share.
+    """
+    del output, shared
+    return state
+
+  @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
     """How many tokens before a segment the layer's state is made of.
 

@@ -1,0 +1,117 @@
+"""Attention to the layer's own outputs of earlier segments.
+
+The enhanced recurrence mechanism of ERNIE-Doc (Ding et al. 2020), also known as
+`shift_mem_down`. A layer of Transformer-XL remembers its inputs, so information
+rises by one layer from segment to segment and reaches as many segments as there
+are layers. With its outputs in their place it stays in its layer, and there is
+no limit (docs/specification.md, section 30).
+
+Shapes: B lanes, T tokens, M memory length, D model width.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from transformer_xl import shapes
+from transformer_xl.config import registry
+from transformer_xl.config import schema
+from transformer_xl.model import visibility
+from transformer_xl.model.mixers import attention
+from transformer_xl.model.mixers import mixer
+
+
+class Memory(NamedTuple):
+  """What one layer has for the last M tokens, newest last.
+
+  Attributes:
+    hiddens: its inputs, which the tokens of the same segment attend to where a
+      segment is read in parts.
+    outputs: its outputs, which later segments attend to.
+  """
+
+  hiddens: shapes.LayerMemory
+  outputs: shapes.LayerMemory
+
+  @property
+  def num_positions(self) -> int:
+    """The length of the memory, M."""
+    return self.hiddens.shape[-2]
+
+
+@registry.mixers.register("same_layer")
+class SameLayer(mixer.Mixer):
+  """Attention to the segment's inputs and to earlier outputs."""
+
+  attends = True
+  takes_limit = True
+  attends_zeros = False
+  writes_segments = True
+  depends_on_cuts = True
+
+  @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """No limit, unless nothing is carried from segment to segment."""
+    del config
+    return None if mem_len else 0
+
+  @staticmethod
+  def empty_state(
+    config: schema.ModelConfig,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> Memory:
+    """Zeros, which no query sees."""
+    del step_len
+    shape = (batch_size, mem_len, config.model_dim)
+    zeros = jnp.zeros(shape, config.dtype)
+    return Memory(zeros, zeros)
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: Memory,
+    shared: mixer.Shared,
+    norm: mixer.Norm,
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
+    """Attends from the segment to what the layer remembers and to itself."""
+    mem_len = state.hiddens.shape[1]
+    reach = visibility.visible_distance(
+      jnp.minimum(shared.length, mem_len),
+      shared.since_reset,
+      mem_len=mem_len,
+      same_length=self.settings.same_length,
+      window=self.config.same_length_window,
+    )
+    memory = state.outputs
+    if shared.first_position is not None:
+      # The segment's earlier parts are attended to as the whole segment is.
+      age = jnp.arange(mem_len, 0, -1, dtype=jnp.int32)
+      is_new = (age <= shared.first_position)[None, :, None]
+      memory = jnp.where(is_new, state.hiddens, state.outputs)
+    output, factors = attention.attend(
+      self, norm(memory), norm(hidden), reach=reach, shared=shared
+    )
+    held = jnp.concatenate([state.hiddens, hidden], axis=1)
+    remembered = shared.newest(held, mem_len)
+    return output, mixer.Kept(
+      Memory(remembered, state.outputs),
+      inspected=factors if self.settings.inspects else None,
+    )
+
+  @staticmethod
+  def with_output(
+    state: Memory, output: shapes.Hidden, shared: mixer.Shared
+  ) -> Memory:
+    """Remembers the outputs of the segment."""
+    held = jnp.concatenate([state.outputs, output], axis=1)
+    return state._replace(outputs=shared.newest(held, state.num_positions))
+
+  @staticmethod
+  def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
+    """Those of attention to as many keys."""
+    return attention.Attention.flops(config, reading)
