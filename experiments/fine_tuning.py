@@ -5,6 +5,7 @@ real run takes all of it from an import, `--config=saved:WORKDIR`
 (docs/today.md). `:smollm2` and `:tinyllama` train all parameters, and
 `:smollm2_lora` and `:tinyllama_lora` adapters of rank 8.
 Measured: nothing; docs/measurements/tpu.md has plans.
+Cost: by these plans.
 Run: python -m transformer_xl.main --mode=plan --topology=v5e:2x4 \
   --config=experiments/fine_tuning.py:tinyllama --workdir=/tmp/plan
 """
