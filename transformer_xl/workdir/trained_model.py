@@ -34,6 +34,7 @@ from transformer_xl.workdir import run_record
 
 _MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
 _MOST_TRIES = 5
+_CHUNK_BYTES = 16 << 20  # Of an array, are compressed at once.
 
 
 class TrainedModel(NamedTuple):
@@ -475,7 +476,9 @@ def save_one_by_one(workdir: str, params: shapes.PyTree, *, step: int) -> None:
     *((kind, _OneByOne()) for kind in kinds),
   )
   handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
-  args = ocp.args.Composite(params=ocp.args.PyTreeSave(params))
+  in_chunks = ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES)
+  item = ocp.args.PyTreeSave(params, jax.tree.map(lambda _: in_chunks, params))
+  args = ocp.args.Composite(params=item)
   with checkpoint_items.open_manager(workdir, params=handler) as manager:
     manager.save(step, args=args)
 
