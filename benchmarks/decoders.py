@@ -1,16 +1,23 @@
-"""A Llama of SmolLM2-135M's shape beside transformers, on one machine.
+"""A Llama of SmolLM2-135M's shape beside transformers and PEFT, on one machine.
 
     .venv-transformers/bin/python -m benchmarks.decoders
 
 after `make .venv-transformers/installed`. Weights are random. Both sides read
 the same folder, in processes of their own that take turns, and use all cores.
-Prints a table: seconds, and theirs divided by ours; medians of the rounds.
-Reading 32,768 tokens has a window of 2,048: theirs is the same model as a
-Mistral, whose cache holds the window, in parts of 512 tokens as ours.
+`--preload=libjemalloc.so.2` gives theirs an allocator; ours has its own.
+
+Prints a table: for each side the median of the rounds in the faster of float32
+and bfloat16, and theirs divided by ours. Texts are read in parts of 512 tokens.
+With a window of 2,048, theirs is the same model as a Mistral, whose cache holds
+the window ("cache"), or reads the window again with every part, as the guide
+of transformers to texts of any length does ("again"). The last rows are peak
+memory: of an import, above a process that has imported the package, as a
+multiple of the file; and of reading the long text, above a short one's.
 """
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import resource
@@ -30,12 +37,19 @@ SHAPE = {
 WINDOW = 2048
 PART = 512
 LONG = 32768
+LANES = 4
+RANK = 8
+UPDATES = 3  # After the first, which compiles.
 ROWS = {
   "load": "load, and score 16 tokens",
   "score": "score 2,048 tokens",
   "generate": "generate 64 tokens after 64",
-  "long": "read 32,768 tokens with a window of 2,048",
+  "long": "read {long:,} tokens, window 2,048, cache",
+  "again": "read {long:,} tokens, window 2,048, again",
+  "lora": "a LoRA update of 4 x 512 tokens",
 }
+DTYPES = ("float32", "bfloat16")
+Times = dict[str, float]
 
 
 def main() -> None:
@@ -45,53 +59,93 @@ def main() -> None:
   )
   parser.add_argument("--rounds", type=int, default=3)
   parser.add_argument("--long", type=int, default=LONG, help="tokens")
+  parser.add_argument("--rows", default=",".join((*ROWS, "import")))
+  parser.add_argument("--dtypes", default=",".join(DTYPES))
+  parser.add_argument("--preload", default="", help="an allocator for theirs")
   parser.add_argument("--side", default="", help=argparse.SUPPRESS)
   parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
   options = parser.parse_args()
   if options.side:
-    side = {"ours": _ours, "theirs": _theirs}[options.side]
-    print(json.dumps(side(options.folder, options.long)))
+    print(json.dumps(_run_side(options)))
     return
+  found: dict[tuple[str, str], list[Times]] = {}
   with tempfile.TemporaryDirectory() as folder:
     _write(folder)
-    found: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
     for _ in range(options.rounds):
-      for side, results in found.items():
-        results.append(_in_a_process(side, folder, options))
-        print(side, results[-1], file=sys.stderr, flush=True)
-  print("| float32 | ours | theirs | theirs / ours |")
+      for dtype in options.dtypes.split(","):
+        for side in ("ours", "theirs"):
+          result = _in_a_process(side, dtype, folder, options)
+          found.setdefault((side, dtype), []).append(result)
+          print(side, dtype, result, file=sys.stderr, flush=True)
+    if "import" in options.rows.split(","):
+      in_import = _in_a_process("import", "bfloat16", folder, options)
+      found["import", "bfloat16"] = [in_import]
+  _print_table(found, options)
+
+
+def _run_side(options: argparse.Namespace) -> Times:
+  """What one process measures; its name is a side, a comma and a type."""
+  side, dtype = options.side.split(",")
+  folder = os.path.join(options.folder, dtype)
+  rows = set(options.rows.split(","))
+  if side == "import":
+    return _import(folder)
+  if side == "ours":
+    return _ours(folder, dtype, rows, options.long)
+  return _theirs(folder, dtype, rows, options.long)
+
+
+def _print_table(
+  found: dict[tuple[str, str], list[Times]], options: argparse.Namespace
+) -> None:
+  def median(side: str, name: str) -> tuple[float, str]:
+    """That of the faster type, and the type."""
+    times = [
+      (statistics.median(result[name] for result in results), dtype)
+      for (one, dtype), results in found.items()
+      if one == side and name in results[0]
+    ]
+    return min(times, default=(math.nan, ""))
+
+  print("| seconds | ours | theirs | theirs / ours |")
   print("|---|---|---|---|")
   for name, title in ROWS.items():
-    _print_row(f"{title}, s", name, found)
-  for name in ("score", "long"):
-    _print_row(f"most memory until then, MiB: {name}", f"{name}_mib", found)
-
-
-def _print_row(
-  title: str, name: str, found: dict[str, list[dict[str, float]]]
-) -> None:
-  ours, theirs = (
-    statistics.median(result[name] for result in found[side])
-    for side in ("ours", "theirs")
-  )
-  print(f"| {title} | {ours:.2f} | {theirs:.2f} | {theirs / ours:.2f} |")
+    if name not in options.rows.split(","):
+      continue
+    # Ours reads long texts in one way.
+    ours, our_type = median("ours", "long" if name == "again" else name)
+    theirs, their_type = median("theirs", name)
+    print(
+      f"| {title.format(long=options.long)} | {ours:.2f} {our_type} | "
+      f"{theirs:.2f} {their_type} | {theirs / ours:.2f} |"
+    )
+  for side in ("ours", "theirs"):
+    more, dtype = median(side, "long_mib")
+    print(f"| {side}: memory of the long text, MiB | {more:.0f} {dtype} | | |")
+  for results in found.get(("import", "bfloat16"), []):
+    print(
+      f"| memory of an import / its file | {results[0]['import']:.2f} | | |"
+    )
 
 
 def _in_a_process(
-  side: str, folder: str, options: argparse.Namespace
-) -> dict[str, float]:
+  side: str, dtype: str, folder: str, options: argparse.Namespace
+) -> Times:
   command = [
-    *(sys.executable, "-m", "benchmarks.decoders", f"--side={side}"),
-    *(f"--folder={folder}", f"--long={options.long}"),
+    *(sys.executable, "-m", "benchmarks.decoders", f"--side={side},{dtype}"),
+    *(f"--folder={folder}", f"--long={options.long}", f"--rows={options.rows}"),
   ]
+  environment = dict(os.environ)
+  if side == "theirs" and options.preload:
+    environment["LD_PRELOAD"] = options.preload
   done = subprocess.run(
-    command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ
+    command, check=True, stdout=subprocess.PIPE, text=True, env=environment
   )
   return json.loads(done.stdout.splitlines()[-1])
 
 
 def _write(folder: str) -> None:
-  """A random model, and a tokenizer whose symbols are bytes."""
+  """Random models by type, and a tokenizer whose symbols are bytes."""
   import torch
   import transformers
 
@@ -100,8 +154,14 @@ def _write(folder: str) -> None:
   torch.manual_seed(0)
   config = transformers.LlamaConfig(**SHAPE)
   model = transformers.AutoModelForCausalLM.from_config(config)
-  model.save_pretrained(folder)
-  decoders_by_hand.write_tokenizer(pathlib.Path(folder))
+  for dtype in DTYPES:
+    path = pathlib.Path(folder, dtype)
+    model.to(getattr(torch, dtype)).save_pretrained(path, max_shard_size="64MB")
+    decoders_by_hand.write_tokenizer(path)
+    # An import computes in float32 unless its own entry says otherwise.
+    fields = json.loads((path / "config.json").read_text("utf-8"))
+    fields["transformer_xl"] = {"model": {"dtype": dtype}}
+    (path / "config.json").write_text(json.dumps(fields), "utf-8")
 
 
 def _timed(call: Callable[[], object]) -> float:
@@ -118,86 +178,200 @@ def _tokens(count: int) -> list[int]:
   return [(7 * index + index // 5) % 256 for index in range(count)]
 
 
-def _ours(folder: str, long: int) -> dict[str, float]:
+def _import(folder: str) -> Times:
+  """The peak of memory of an import, by the size of its file."""
   import jax
-  import numpy as np
 
+  import transformer_xl  # noqa: F401
+  from transformer_xl.importers import import_run
+
+  jax.devices()
+  before = _mib()
+  with tempfile.TemporaryDirectory() as made:
+    import_run.make(import_run.Request("huggingface", folder), f"{made}/run")
+  files = pathlib.Path(folder).glob("*.safetensors")
+  size = sum(path.stat().st_size for path in files) / 2**20
+  return {"import": (_mib() - before) / size}
+
+
+def _ours(folder: str, dtype: str, rows: set[str], long: int) -> Times:
   import transformer_xl
 
   start = time.perf_counter()
   model = transformer_xl.load(folder, mem_len=WINDOW, segment_len=PART)
   result = {}
 
-  def read(count: int) -> None:
-    """Log-probabilities of every next token, a part at a time."""
-    state = model.init_state()
-    tokens = np.array([_tokens(count)])
-    for first in range(0, count, PART):
-      part = tokens[:, first : first + PART]
-      state, found = model.step(state, part)
-      jax.block_until_ready(found)
+  def score(count: int) -> None:
+    model.score([model.vocabulary.decode(_tokens(count))])
 
-  read(16)
+  score(16)
   result["load"] = time.perf_counter() - start
-  read(WINDOW)
-  result["score"] = _timed(lambda: read(WINDOW))
-  result["score_mib"] = _mib()
-  prompt = model.vocabulary.decode(_tokens(64))
-  model.generate(prompt, num_tokens=64, temperature=0)
-  result["generate"] = _timed(
-    lambda: model.generate(prompt, num_tokens=64, temperature=0)
-  )
-  result["long"] = _timed(lambda: read(long))
-  result["long_mib"] = _mib()
+  if "score" in rows:
+    score(WINDOW)
+    result["score"] = _timed(lambda: score(WINDOW))
+  if "generate" in rows:
+    prompt = model.vocabulary.decode(_tokens(64))
+    model.generate(prompt, num_tokens=64, temperature=0)
+    result["generate"] = _timed(
+      lambda: model.generate(prompt, num_tokens=64, temperature=0)
+    )
+  if "long" in rows:
+    score(2 * WINDOW)
+    before = _mib()
+    result["long"] = _timed(lambda: score(long))
+    result["long_mib"] = _mib() - before
+  del model
+  if "lora" in rows:
+    result["lora"] = _our_update(folder, dtype)
   return result
 
 
-def _theirs(folder: str, long: int) -> dict[str, float]:
+def _our_update(folder: str, dtype: str) -> float:
+  import jax
+  import jax.numpy as jnp
+
+  from transformer_xl.config import load
+  from transformer_xl.data import segment as segment_lib
+  from transformer_xl.importers import import_run
+  from transformer_xl.training import programs
+
+  with import_run.opened(import_run.Request("huggingface", folder)) as found:
+    config = load.changed(
+      found.config,
+      {
+        "model.dtype": dtype,
+        "train.init_from": folder,  # The numbers do not matter here.
+        "train.lora.rank": RANK,
+        "train.optimizer": "adamw",
+        "train.batch_size": LANES,
+        "train.segment_len": PART,
+        "train.mem_len": 0,
+      },
+    )
+  mesh = programs.make_mesh(config)
+  with jax.set_mesh(mesh):
+    create_state, create_memory = programs.creators(config.recipe, mesh)
+    state = create_state()
+    memory = create_memory()
+    update = programs.update(config.recipe, mesh)
+    ids = jnp.array([_tokens(LANES * PART + 1)])
+    segment = segment_lib.Segment(
+      ids[:, :-1].reshape(1, LANES, PART),
+      ids[:, 1:].reshape(1, LANES, PART),
+      resets=jnp.zeros((1, LANES, PART), bool),
+      weights=None,
+    )
+    times = []
+    for _ in range(1 + UPDATES):
+      start = time.perf_counter()
+      state, memory, _ = update(state, memory, segment)
+      jax.block_until_ready(state)
+      times.append(time.perf_counter() - start)
+  return statistics.median(times[1:])
+
+
+def _theirs(folder: str, dtype: str, rows: set[str], long: int) -> Times:
   import torch
   import transformers
 
   start = time.perf_counter()
   kind = transformers.AutoModelForCausalLM
-  model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+  model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
   result = {}
 
-  def log_probabilities(ids: list[int], **options: object) -> None:
-    logits = model(torch.tensor([ids]), **options).logits
-    torch.log_softmax(logits, dim=-1)
+  def score(model, ids: list[int], count: int, **options: object) -> None:
+    """The log-probabilities of the last `count` of the tokens."""
+    inputs = torch.tensor([ids])
+    logits = model(inputs, logits_to_keep=count, **options).logits
+    torch.nn.functional.cross_entropy(
+      logits[0, :-1].float(), inputs[0, len(ids) - count + 1 :]
+    )
 
   with torch.inference_mode():
-    log_probabilities(_tokens(16))
+    score(model, _tokens(16), 16)
     result["load"] = time.perf_counter() - start
-    log_probabilities(_tokens(WINDOW))
-    result["score"] = _timed(lambda: log_probabilities(_tokens(WINDOW)))
-    result["score_mib"] = _mib()
-    settings = {"max_new_tokens": 64, "do_sample": False, "pad_token_id": 0}
-    prompt = torch.tensor([_tokens(64)])
-    model.generate(prompt, min_new_tokens=64, **settings)
-    result["generate"] = _timed(
-      lambda: model.generate(prompt, min_new_tokens=64, **settings)
-    )
-    fields = model.config.to_dict() | {"model_type": "mistral"}
-    fields.pop("rope_parameters", None)
-    fields |= {"sliding_window": WINDOW, "layer_types": None}
-    for name in ("architectures", "attention_bias", "mlp_bias"):
-      fields.pop(name, None)
-    config = transformers.MistralConfig(**fields)
-    windowed = kind.from_config(config).eval()
-    windowed.load_state_dict(model.state_dict())
-    model = windowed
+    if "score" in rows:
+      ids = _tokens(WINDOW)
+      score(model, ids, WINDOW)
+      result["score"] = _timed(lambda: score(model, ids, WINDOW))
+    if "generate" in rows:
+      settings = {"max_new_tokens": 64, "do_sample": False, "pad_token_id": 0}
+      prompt = torch.tensor([_tokens(64)])
 
-    def read(count: int) -> None:
-      cache = transformers.DynamicCache(config=config)
-      tokens = _tokens(count)
-      for first in range(0, count, PART):
-        part = tokens[first : first + PART]
-        log_probabilities(part, past_key_values=cache, use_cache=True)
+      def generate() -> None:
+        model.generate(prompt, min_new_tokens=64, **settings)
 
-    read(2 * PART)
-    result["long"] = _timed(lambda: read(long))
-    result["long_mib"] = _mib()
+      generate()
+      result["generate"] = _timed(generate)
+    if "again" in rows:
+
+      def read_again(count: int) -> None:
+        tokens = _tokens(count)
+        for first in range(0, count, PART):
+          seen = tokens[max(0, first - WINDOW) : first + PART]
+          score(model, seen, PART)
+
+      read_again(2 * PART)
+      result["again"] = _timed(lambda: read_again(long))
+    if "long" in rows:
+      windowed, config = _with_a_window(model)
+
+      def read(count: int) -> None:
+        cache = transformers.DynamicCache(config=config)
+        tokens = _tokens(count)
+        for first in range(0, count, PART):
+          part = tokens[first : first + PART]
+          score(windowed, part, PART, past_key_values=cache, use_cache=True)
+
+      read(2 * WINDOW)
+      before = _mib()
+      result["long"] = _timed(lambda: read(long))
+      result["long_mib"] = _mib() - before
+  if "lora" in rows:
+    result["lora"] = _their_update(model)
   return result
+
+
+def _with_a_window(model):
+  """The same model as a Mistral, whose layers see a window."""
+  import transformers
+
+  fields = model.config.to_dict() | {"model_type": "mistral"}
+  fields |= {"sliding_window": WINDOW}
+  for name in (
+    *("architectures", "attention_bias", "mlp_bias", "layer_types"),
+    *("rope_parameters", "pretraining_tp", "transformer_xl"),
+  ):
+    fields.pop(name, None)
+  config = transformers.MistralConfig(**fields)
+  kind = transformers.AutoModelForCausalLM
+  windowed = kind.from_config(config).to(model.dtype).eval()
+  windowed.load_state_dict(model.state_dict())
+  return windowed, config
+
+
+def _their_update(model) -> float:
+  import peft
+  import torch
+
+  settings = peft.LoraConfig(
+    r=RANK,
+    lora_alpha=16,
+    target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+    task_type="CAUSAL_LM",
+  )
+  adapted = peft.get_peft_model(model, settings).train()
+  trained = [one for one in adapted.parameters() if one.requires_grad]
+  optimizer = torch.optim.AdamW(trained, lr=1e-4)
+  ids = torch.tensor([_tokens(LANES * PART)]).reshape(LANES, PART)
+
+  def update() -> None:
+    optimizer.zero_grad(set_to_none=True)
+    adapted(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    optimizer.step()
+
+  update()
+  return statistics.median(_timed(update) for _ in range(UPDATES))
 
 
 if __name__ == "__main__":

@@ -87,6 +87,10 @@ LANES = {
   "ptb": 2,
   "lm1b_base": 8,
   "text8_large": 2,
+  "fine_tuning:smollm2": 1,
+  "fine_tuning:smollm2_lora": 1,
+  "fine_tuning:tinyllama": 1,
+  "fine_tuning:tinyllama_lora": 1,
 }
 # Parameters are sharded over 8 chips and replicated beyond; the width 410 can
 # only be halved.
@@ -301,9 +305,10 @@ def planned(row: Row) -> dict[str, Any]:
 
 
 def _config_dict(experiment: str) -> Any:
-  return importlib.import_module(
-    f"transformer_xl.experiments.{experiment}"
-  ).get_config()
+  """The values of an experiment, whose argument may follow a colon."""
+  name, _, argument = experiment.partition(":")
+  module = importlib.import_module(f"transformer_xl.experiments.{name}")
+  return module.get_config(*filter(None, [argument]))
 
 
 def main(argv: list[str]) -> None:

@@ -443,14 +443,18 @@ def load(
       f"{address} is no run: it has one set of parameters; leave out "
       "checkpoint and parameters."
     )
-  found = import_run.read(import_run.Request("huggingface", folder))
-  with arguments.in_words_of_python(values):
-    config = load_lib.changed(found.config, values)
-  vocabulary = imported_vocabulary.read(
-    found.vocabulary, size=config.model.vocab_size
-  )
-  mesh = mesh_lib.of_one_device(jax.devices()[0])
-  loaded = trained_model.TrainedModel(config, mesh, found.params, step=0)
+  device = jax.devices()[0]
+  with import_run.opened(import_run.Request("huggingface", folder)) as found:
+    with arguments.in_words_of_python(values):
+      config = load_lib.changed(found.config, values)
+    vocabulary = imported_vocabulary.read(
+      found.vocabulary, size=config.model.vocab_size
+    )
+    params = jax.tree.map(
+      lambda leaf: jax.device_put(np.asarray(leaf), device), found.params
+    )
+  mesh = mesh_lib.of_one_device(device)
+  loaded = trained_model.TrainedModel(config, mesh, params, step=0)
   return _make(address, loaded, vocabulary)
 
 

@@ -48,10 +48,9 @@ def test_every_row_is_a_configuration_that_its_slice_divides():
     devices = 1
     for side in sides:
       devices *= int(side)
-    values = importlib.import_module(
-      f"transformer_xl.experiments.{row.experiment}"
-    )
-    config = values.get_config()
+    name, _, argument = row.experiment.partition(":")
+    module = importlib.import_module(f"transformer_xl.experiments.{name}")
+    config = module.get_config(*filter(None, [argument]))
     changes = plan_table.changes(row, devices)
     config.update_from_flattened_dict(changes)
     load.from_config_dict(config)  # Raises if the mesh does not divide widths.

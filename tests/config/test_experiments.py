@@ -5,18 +5,20 @@ import pathlib
 
 import pytest
 
+from tests import saved_runs
 from transformer_xl import errors
 from transformer_xl import experiments
 from transformer_xl.config import load
 from transformer_xl.model import network
 
 FOLDER = pathlib.Path(experiments.__file__).parent
-# `saved` needs a run, `vanilla` a name, `paper` an item and `own_text` a text;
-# their tests are elsewhere.
+# `saved` and `added_memory` need a run, `vanilla` a name, `paper` an item and
+# `own_text` a text; their tests are elsewhere, or below.
 NAMES = sorted(
   path.stem
   for path in FOLDER.glob("*.py")
-  if path.stem not in ("__init__", "own_text", "paper", "saved", "vanilla")
+  if path.stem
+  not in ("__init__", "added_memory", "own_text", "paper", "saved", "vanilla")
 )
 # docs/specification.md, section 22: those of the published configurations, in
 # TensorFlow's style.
@@ -83,6 +85,31 @@ def test_the_paper_widened_lm1b_base():
   config = _config("lm1b_base")
   config.model.update({"num_layers": 20, "ff_dim": 6144})
   assert _count(config) == 466_962_273
+
+
+@pytest.mark.parametrize(
+  ("name", "count"),
+  [("smollm2", 134_515_008), ("tinyllama", 1_100_048_384)],
+)
+def test_models_of_today_have_the_size_of_those_on_the_hub(name, count):
+  module = importlib.import_module("transformer_xl.experiments.fine_tuning")
+  assert _count(module.get_config(name)) == count
+  adapted = load.from_config_dict(module.get_config(f"{name}_lora"))
+  assert adapted.train.lora.rank == 8
+  with pytest.raises(errors.UserError, match="no model 'gpt2'"):
+    module.get_config("gpt2")
+
+
+def test_every_row_of_an_added_memory_is_a_configuration(tmp_path):
+  module = importlib.import_module("transformer_xl.experiments.added_memory")
+  with pytest.raises(errors.UserError, match="name the folder of an import"):
+    module.get_config()
+  folder = saved_runs.write(tmp_path / "run", **{"model.num_layers": 6})
+  config = load.from_config_dict(module.get_config(folder))
+  for name, changes in module.mechanisms().items():
+    changed = load.changed(config, changes)
+    assert bool(changed.train.mem_len) == ("no_memory" not in name)
+    assert bool(changed.train.lora.rank) == name.endswith("_lora")
 
 
 @pytest.mark.parametrize("name", NAMES)

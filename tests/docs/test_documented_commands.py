@@ -110,7 +110,8 @@ def command(program, text):
   text = re.sub(r"[\[\]]|\.*$|\.\.\.", "", text)
   text = text.replace("$seed", "0")
   # The name of a run or a text that exists; the defaults stand for any.
-  exists = r"=(experiments/(saved|own_text)\.py|saved|own_text):\S+"
+  named = "saved|own_text|added_memory"
+  exists = rf"=(experiments/({named})\.py|{named}):\S+"
   text = re.sub(exists, "=base", text)
   # The files of the page on extensions.
   text = re.sub(r"(?<!/)\bmy_\w+\.py", rf"{extensions.folder()}/\g<0>", text)

@@ -99,6 +99,9 @@ def test_an_export_is_of_the_type_that_was_imported(name, tmp_path):
     model_type = "llama"  # Which is the same without a window.
   assert written["model_type"] == model_type
   assert not list(target.glob("*.py"))
+  card = (target / "README.md").read_text()
+  assert f"`{model_type}`" in card
+  assert "trust_remote_code" not in card
   stored = safetensors.numpy.load_file(target / "model.safetensors")
   assert stored.keys() == weights.keys()
   for tensor, values in weights.items():

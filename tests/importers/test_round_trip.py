@@ -88,16 +88,16 @@ def check(config, fields, lengths=LENGTHS):
     with open(os.path.join(folder, "config.json"), "w") as file:
       json.dump(fields, file)
     found = huggingface.read(folder)
-  assert found.lengths == lengths._replace(segment_len=128)
-  read = import_run.make_config(found, None).model
-  for name in KEPT:
-    assert getattr(read, name) == getattr(config, name), name
-  if config.cutoffs:  # Without clusters "none" and "all_but_first" are equal.
-    assert read.tie_projections == config.tie_projections
-  layout = huggingface.layout(read)
-  again, _ = mapping.import_tensors(
-    found.tensors, layout, read, ignored=pytorch.IGNORED
-  )
+    assert found.lengths == lengths._replace(segment_len=128)
+    read = import_run.make_config(found, None).model
+    for name in KEPT:
+      assert getattr(read, name) == getattr(config, name), name
+    if config.cutoffs:  # Without clusters "none" and "all_but_first" are equal.
+      assert read.tie_projections == config.tie_projections
+    layout = huggingface.layout(read)
+    again, _ = mapping.import_tensors(
+      found.tensors, layout, read, ignored=pytorch.IGNORED
+    )
   again = traverse_util.flatten_dict(again, sep="/")
   assert again.keys() == params.keys()
   for name, values in params.items():

@@ -5,7 +5,11 @@ import shutil
 import subprocess
 import sys
 import time
+import weakref
+from typing import ClassVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -52,6 +56,45 @@ def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
   )
   assert step == 9
   assert_same(restored, params)
+
+
+class Late:
+  """An array that is made when it is asked for."""
+
+  made: ClassVar[list[weakref.ref]] = []
+  most_alive = 0
+
+  def __init__(self, values):
+    self.values = values
+    self.shape = values.shape
+    self.size = values.size
+    self.dtype = values.dtype
+
+  def __array__(self, dtype=None, copy=None):
+    made = np.array(self.values).view(Counted)
+    Late.made.append(weakref.ref(made))
+    alive = sum(reference() is not None for reference in Late.made)
+    Late.most_alive = max(Late.most_alive, alive)
+    return made
+
+
+class Counted(np.ndarray):
+  """An array to which there may be weak references."""
+
+
+def test_parameters_are_written_one_by_one(tmp_path):
+  params = {f"a{n}": np.full((3, 2), n, np.float32) for n in range(8)}
+  trained_model.save_one_by_one(
+    str(tmp_path), jax.tree.map(Late, params), step=9
+  )
+  restored, _ = trained_model.restore_params(
+    str(tmp_path),
+    which="latest",
+    average=False,
+    target=jax.tree.map(jnp.zeros_like, params),
+  )
+  assert_same(restored, params)
+  assert 1 <= Late.most_alive <= 2  # One is written while the next is made.
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])

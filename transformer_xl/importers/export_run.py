@@ -37,7 +37,7 @@ from transformer_xl.workdir import trained_model
 FORMATS = {
   "transformers": (
     "transformer_xl.load({target!r}) and AutoModelForCausalLM."
-    "from_pretrained({target!r}, trust_remote_code=True)"
+    "from_pretrained({target!r}{trust})"
   ),
   "peft": "PeftModel.from_pretrained(BASE, {target!r}); docs/today.md",
   "stablehlo": "jax.export.deserialize; docs/sharing.md has an example",
@@ -58,6 +58,7 @@ def run(
       f"{jax.process_count()}: give the command on one host, with "
       "JAX_PLATFORMS=cpu in front and --multihost=false."
     )
+  needs_file = False
   if format == "stablehlo":
     _require_new(target)
     stablehlo.export(workdir, target, config)
@@ -65,17 +66,18 @@ def run(
     _require_new(target)
     peft.export(workdir, target, config)
   else:
-    export(workdir, target, config)
+    needs_file = export(workdir, target, config)
   result = {"format": format, "target": storage.absolute(target)}
   metrics_log.write_json(workdir, "results/export.json", result)
-  use = FORMATS[format].format(target=target)
+  trust = ", trust_remote_code=True" if needs_file else ""
+  use = FORMATS[format].format(target=target, trust=trust)
   logging.info("%s is ready for %s.", target, use)
   return result
 
 
 def export(
   workdir: str, target: str, config: schema.ExperimentConfig | None = None
-) -> None:
+) -> bool:
   """Writes the checkpoint that `config.eval` names, by default the run's own.
 
   The folder has model.safetensors, config.json, the model as a Python file for
@@ -83,6 +85,9 @@ def export(
   parameters. Lengths in config.json are those of `config.score`. A model that
   is a llama, mistral, qwen2 or qwen3 is written as one, without the Python
   file.
+
+  Returns:
+    Whether transformers needs the Python file.
 
   Raises:
     UserError: the run has no checkpoint, the file cannot represent its model,
@@ -128,8 +133,10 @@ def export(
       ),
       num_parameters=network.num_parameters(model.params),
       unit=vocabulary.unit,
+      model_type=fields["model_type"] if is_decoder else None,
     )
     _write(folder, "README.md", text)
+  return not is_decoder
 
 
 def _require_new(target: str) -> None:

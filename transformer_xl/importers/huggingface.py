@@ -153,16 +153,20 @@ def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-  """The tensors of safetensors files, each read when it is asked for."""
+  """The tensors of safetensors files, each read when it is asked for.
+
+  No file stays open: what was read of it would count as memory of the process.
+  """
 
   def __init__(self, *paths: str):
-    self._files: dict[str, safetensors.safe_open] = {}
+    self._files: dict[str, str] = {}
     for path in paths:
-      file = safetensors.safe_open(path, framework="numpy")
-      self._files |= dict.fromkeys(file.keys(), file)
+      with safetensors.safe_open(path, framework="numpy") as file:
+        self._files |= dict.fromkeys(file.keys(), path)
 
   def __getitem__(self, name: str) -> np.ndarray:
-    return self._files[name].get_tensor(name)
+    with safetensors.safe_open(self._files[name], framework="numpy") as file:
+      return file.get_tensor(name)
 
   def __iter__(self) -> Iterator[str]:
     return iter(self._files)

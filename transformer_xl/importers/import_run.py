@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import NamedTuple
 
+import jax
+import numpy as np
 from flax import traverse_util
 
 from transformer_xl import errors
@@ -61,7 +63,7 @@ class Imported(NamedTuple):
 
   files: tuple[str, ...]  # Paths of the files with the tensors.
   config: schema.ExperimentConfig
-  params: shapes.PyTree  # NumPy arrays in float32.
+  params: shapes.PyTree  # Arrays in float32, or a `mapping.Parameter` each.
   rows: list[mapping.Mapped]  # What became of each tensor.
   vocabulary: str  # Path of its file or folder.
 
@@ -96,10 +98,10 @@ def make(request: Request, workdir: str) -> metrics_log.Json:
     )
   storage.require_checkpoint_path(workdir)
   storage.require_writable(workdir)
-  found = read(request)
-  model = found.config.model
-  rows = found.rows
-  with new_folder(workdir) as folder:
+  with opened(request) as found, new_folder(workdir) as folder:
+    model = found.config.model
+    rows = found.rows
+    trained_model.save_one_by_one(folder, found.params, step=0)
     report = {
       "format": request.format_name,
       "files": {os.path.basename(p): token_file.sha256(p) for p in found.files},
@@ -113,14 +115,24 @@ def make(request: Request, workdir: str) -> metrics_log.Json:
       "same_length_window": model.same_length_window,
       "layer_norm_epsilon": model.layer_norm_epsilon,
     }
-    trained_model.save_params(folder, found.params, step=0)
     run_record.record(found.config, folder)
     metrics_log.write_json(folder, "results/import.json", report)
   return report
 
 
 def read(request: Request) -> Imported:
-  """Reads a checkpoint.
+  """Reads a checkpoint, with its parameters as NumPy arrays.
+
+  Raises:
+    UserError: the files are damaged or do not fit together.
+  """
+  with opened(request) as found:
+    return found._replace(params=jax.tree.map(np.asarray, found.params))
+
+
+@contextlib.contextmanager
+def opened(request: Request) -> Iterator[Imported]:
+  """Opens a checkpoint; its parameters are read while the context is entered.
 
   Raises:
     UserError: the files are damaged or do not fit together.
@@ -144,13 +156,13 @@ def read(request: Request) -> Imported:
         "python -m transformer_xl.importers.main --vocabulary=PATH."
       )
     layout = found.layout or kind.layout
-    params, rows = mapping.import_tensors(
+    params, rows = mapping.open_tensors(
       found.tensors,
       layout(config.model),
       config.model,
       ignored=kind.IGNORED,
     )
-  return Imported(found.files, config, params, rows, path)
+    yield Imported(found.files, config, params, rows, path)
 
 
 def _address(path: str | None, place: str, source: str) -> str | None:

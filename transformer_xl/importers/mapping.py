@@ -5,7 +5,9 @@ stores for a model, and works in both directions: the same list imports, exports
 and maps gradients.
 """
 
+import dataclasses
 import functools
+import math
 import os
 import re
 import types
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from flax import traverse_util
 
@@ -97,6 +100,70 @@ def parameter_shapes(
   return {path: leaf.shape for path, leaf in flat.items()}
 
 
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+  """One of our parameters, in float32, which is read when it is asked for.
+
+  A file may be half as large as its numbers in float32, and a machine too small
+  for these. `np.asarray` reads one array from the file, which keeps none.
+  """
+
+  name: str
+  all_shapes: Mapping[str, tuple[int, ...]]  # Of all parameters, by name.
+  layout: Sequence[Tensor]  # Those with numbers of this one.
+  tensors: Mapping[str, np.ndarray]
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Its shape, which is known before it is read."""
+    return self.all_shapes[self.name]
+
+  @property
+  def size(self) -> int:
+    """The number of its numbers."""
+    return math.prod(self.shape)
+
+  def __array__(
+    self, dtype: np.dtype | None = None, copy: bool | None = None
+  ) -> np.ndarray:
+    """Reads it.
+
+    Raises:
+      UserError: a tensor is of a wrong shape or not of finite numbers, or
+        tensors that should be shared differ.
+    """
+    del dtype, copy
+    result: np.ndarray | None = None
+    for tensor in self.layout:
+      values = _shared_values(self.tensors, tensor)
+      outlines = _views(_outlines(self.all_shapes, tensor), tensor)
+      sizes = [outline.shape[tensor.axis] for outline in outlines]
+      shape = _shape(outlines, tensor)
+      if values.shape != shape:
+        raise errors.UserError(
+          f"{tensor.name} has the shape {values.shape}, but the rest of the "
+          f"source requires {shape}; its configuration is of another model."
+        )
+      if result is None:
+        result = np.empty(self.shape, np.float32)
+      index = tensor.parameters.index(self.name)
+      (view,) = _views(
+        {self.name: result}, tensor._replace(parameters=(self.name,))
+      )
+      parts = np.split(values, np.cumsum(sizes)[:-1], axis=tensor.axis)
+      with np.errstate(over="ignore"):  # What is too large for float32 is inf.
+        view[...] = parts[index]
+      num_lost = view.size - np.count_nonzero(np.isfinite(view))
+      if num_lost:
+        raise errors.UserError(
+          f"{num_lost} of the {view.size} numbers of {tensor.name} are infinite"
+          " or NaN: the model diverged, or its file is damaged; fetch it again,"
+          " or import another checkpoint."
+        )
+    assert result is not None  # `open_tensors` saw that it has tensors.
+    return result
+
+
 def import_tensors(
   tensors: Mapping[str, np.ndarray],
   layout: Iterable[Tensor],
@@ -104,16 +171,32 @@ def import_tensors(
   *,
   ignored: str,
 ) -> tuple[shapes.PyTree, list[Mapped]]:
-  """Converts the tensors of another format to our parameters, in float32.
-
-  Names that match the pattern `ignored` may be there, but hold no parameters.
-
-  Returns:
-    The parameters, and the destination of each tensor.
+  """Reads all parameters that `open_tensors` finds, as NumPy arrays.
 
   Raises:
     UserError: a tensor is missing, unused, of a wrong shape or not of finite
       numbers, or tensors that should be shared differ.
+  """
+  opened, rows = open_tensors(tensors, layout, config, ignored=ignored)
+  return jax.tree.map(np.asarray, opened), rows
+
+
+def open_tensors(
+  tensors: Mapping[str, np.ndarray],
+  layout: Iterable[Tensor],
+  config: schema.ModelConfig,
+  *,
+  ignored: str,
+) -> tuple[shapes.PyTree, list[Mapped]]:
+  """Finds the tensors of another format that make up our parameters.
+
+  Names that match the pattern `ignored` may be there, but hold no parameters.
+
+  Returns:
+    The parameters, each a `Parameter`, and the destination of each tensor.
+
+  Raises:
+    UserError: a tensor is missing or unused.
   """
   if config.num_layers > len(tensors):  # Too many names would be listed.
     raise errors.UserError(
@@ -122,45 +205,44 @@ def import_tensors(
     )
   layout = list(layout)
   _check_names(tensors, layout, ignored)
+  wanted = parameter_shapes(config)
+  missing = {name: math.prod(shape) for name, shape in wanted.items()}
+  own: dict[str, list[Tensor]] = {name: [] for name in wanted}
+  rows = []
+  for tensor in layout:
+    outlines = _views(_outlines(wanted, tensor), tensor)
+    for name, outline in zip(tensor.parameters, outlines, strict=True):
+      missing[name] -= outline.size
+      own[name].append(tensor)
+    shape = _shape(outlines, tensor)
+    rows.append(Mapped(tensor.name, shape, tensor.parameters))
+  if any(missing.values()):
+    raise ValueError(f"the layout leaves out {missing} numbers")
+  opened = {name: Parameter(name, wanted, own[name], tensors) for name in own}
+  return traverse_util.unflatten_dict(opened, sep="/"), rows
+
+
+def _outlines(
+  wanted: Mapping[str, tuple[int, ...]], tensor: Tensor
+) -> dict[str, np.ndarray]:
+  """Arrays of the shapes of a tensor's parameters, which take no memory."""
   try:
-    params = {
-      name: np.empty(shape, np.float32)
-      for name, shape in parameter_shapes(config).items()
+    return {
+      name: np.broadcast_to(np.float32(0), wanted[name])
+      for name in tensor.parameters
     }
-  except (MemoryError, ValueError) as error:  # ValueError beyond 2^63 bytes.
+  except ValueError as error:  # Beyond 2^63 bytes.
     raise errors.UserError(
       f"the source's configuration is of a model that does not fit into memory "
       f"({error}); restore it, or use a larger machine."
     ) from None
-  missing = {name: values.size for name, values in params.items()}
-  rows = []
-  for tensor in layout:
-    values = _shared_values(tensors, tensor)
-    views = _views(params, tensor)
-    sizes = [v.shape[tensor.axis] for v in views]
-    wanted = [*views[0].shape]
-    wanted[tensor.axis] = sum(sizes)
-    if values.shape != (shape := tuple(wanted)):
-      raise errors.UserError(
-        f"{tensor.name} has the shape {values.shape}, but the rest of the "
-        f"source requires {shape}; its configuration is of another model."
-      )
-    parts = np.split(values, np.cumsum(sizes)[:-1], axis=tensor.axis)
-    for name, view, part in zip(tensor.parameters, views, parts, strict=True):
-      with np.errstate(over="ignore"):  # What is too large for float32 is inf.
-        view[...] = part
-      num_lost = view.size - np.count_nonzero(np.isfinite(view))
-      if num_lost:
-        raise errors.UserError(
-          f"{num_lost} of the {view.size} numbers of {tensor.name} are infinite"
-          " or NaN: the model diverged, or its file is damaged; fetch it again,"
-          " or import another checkpoint."
-        )
-      missing[name] -= part.size
-    rows.append(Mapped(tensor.name, values.shape, tensor.parameters))
-  if any(missing.values()):
-    raise ValueError(f"the layout leaves out {missing} numbers")
-  return traverse_util.unflatten_dict(params, sep="/"), rows
+
+
+def _shape(outlines: Sequence[np.ndarray], tensor: Tensor) -> tuple[int, ...]:
+  """The shape of a tensor in the file."""
+  shape = [*outlines[0].shape]
+  shape[tensor.axis] = sum(outline.shape[tensor.axis] for outline in outlines)
+  return tuple(shape)
 
 
 def export_tensors(

@@ -91,16 +91,34 @@ def render(
   origin: str,
   num_parameters: int,
   unit: str,
+  model_type: str | None,
 ) -> str:
   """The text of README.md: metadata, sizes, how to load, evaluations.
 
-  `origin` says where the parameters are from.
+  Args:
+    name: of the model.
+    model: its configuration.
+    cards: its evaluations.
+    origin: where the parameters are from.
+    num_parameters: the number of them.
+    unit: what a token is.
+    model_type: the type of transformers that the model is, such as llama; None
+      if the folder has the model's file.
   """
+  kind = "Transformer-XL language model (Dai et al. 2019)"
+  how = ", which runs the model's file in this folder"
+  trust = ", trust_remote_code=True"
+  tags = ["transformer-xl", "transfo-xl", "jax"]
+  if model_type is not None:
+    kind = f"language model of the type `{model_type}`"
+    how = ""
+    trust = ""
+    tags = [model_type, "jax"]
   metadata = huggingface_hub.ModelCardData(
     model_name=name,
     library_name=_LIBRARY,
     pipeline_tag="text-generation",
-    tags=["transformer-xl", "transfo-xl", "jax"],
+    tags=tags,
     eval_results=[result for card in cards for result in _results(card)],
   )
   return f"""---
@@ -109,7 +127,7 @@ def render(
 
 # {_escape(name)}
 
-A Transformer-XL language model (Dai et al. 2019) with {num_parameters:,}
+A {kind} with {num_parameters:,}
 parameters, {_escape(origin)}: {model.num_layers} layers of width
 {model.model_dim} with {model.num_heads} heads, and a vocabulary of
 {model.vocab_size:,} {unit}s.
@@ -121,13 +139,13 @@ model = transformer_xl.load("PATH")  # This folder, or hf://OWNER/NAME.
 print(model.generate("PROMPT").text)
 ```
 
-In PyTorch, with transformers, which runs the model's file in this folder:
+In PyTorch, with transformers{how}:
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("PATH", trust_remote_code=True)
-model = AutoModelForCausalLM.from_pretrained("PATH", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("PATH"{trust})
+model = AutoModelForCausalLM.from_pretrained("PATH"{trust})
 ids = tokenizer("PROMPT", return_tensors="pt")
 print(tokenizer.decode(model.generate(**ids, max_new_tokens=200)[0]))
 ```

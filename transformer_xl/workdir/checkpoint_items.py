@@ -48,8 +48,11 @@ def open_manager(
   cleanup_tmp_directories: bool = False,
   read_only: bool = False,
   lightweight_initialize: bool = False,
+  params: ocp.CheckpointHandler | None = None,
 ) -> ocp.CheckpointManager:
   """Orbax's manager of a run's checkpoints, with options of the same names.
+
+  `params` is a handler of that item in the place of the usual one.
 
   Raises:
     UserError: it is in a bucket that refuses, or at a path that checkpoints
@@ -57,6 +60,8 @@ def open_manager(
   """
   storage.require_checkpoint_path(workdir)
   handlers = {name: ocp.StandardCheckpointHandler() for name in ITEMS}
+  if params is not None:
+    handlers["params"] = params
   mode = ocp.options.AtomicityMode.AUTO
   if not storage.is_bucket(workdir) and is_mounted_bucket(workdir):
     # Gcsfuse refuses to rename a folder, unless it is told otherwise.

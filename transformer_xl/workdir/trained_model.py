@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from flax import traverse_util
+from jax.typing import ArrayLike
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
@@ -32,6 +34,7 @@ from transformer_xl.workdir import run_record
 
 _MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
 _MOST_TRIES = 5
+_CHUNK_BYTES = 16 << 20  # Of an array, are compressed at once.
 
 
 class TrainedModel(NamedTuple):
@@ -455,6 +458,51 @@ def save_params(workdir: str, params: shapes.PyTree, *, step: int) -> None:
   item = ocp.args.StandardSave(params)
   with checkpoint_items.open_manager(workdir) as manager:
     manager.save(step, args=ocp.args.Composite(params=item))
+
+
+def save_one_by_one(workdir: str, params: shapes.PyTree, *, step: int) -> None:
+  """As `save_params`, with memory for few arrays at a time.
+
+  Args:
+    workdir: of the run.
+    params: what NumPy makes an array of, with `shape`, each made when it is
+      written.
+    step: of the checkpoint.
+  """
+  kinds = {type(leaf) for leaf in jax.tree.leaves(params)}
+  registry = ocp.type_handlers.create_type_handler_registry(
+    # There are none, but without a handler for them Orbax warns.
+    (jax.Array, ocp.type_handlers.get_type_handler(jax.Array)),
+    *((kind, _OneByOne()) for kind in kinds),
+  )
+  handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+  in_chunks = ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES)
+  item = ocp.args.PyTreeSave(params, jax.tree.map(lambda _: in_chunks, params))
+  args = ocp.args.Composite(params=item)
+  with checkpoint_items.open_manager(workdir, params=handler) as manager:
+    manager.save(step, args=args)
+
+
+class _OneByOne(ocp.type_handlers.NumpyHandler):
+  """Makes an array when the one before is written."""
+
+  async def serialize(
+    self,
+    values: Sequence[ArrayLike],
+    infos: Sequence[ocp.type_handlers.ParamInfo],
+    args: Sequence[ocp.type_handlers.SaveArgs] | None = None,
+  ) -> Sequence[ocp.future.Future]:
+    """Returns what writes them, in the background."""
+    if args is None:
+      args = [ocp.SaveArgs()] * len(values)
+    write = super().serialize
+
+    async def write_all() -> None:
+      for value, info, arg in zip(values, infos, args, strict=True):
+        for written in await write([np.asarray(value)], [info], [arg]):
+          written.result()
+
+    return [ocp.future.CommitFutureAwaitingContractedSignals(write_all())]
 
 
 def _no_checkpoints(workdir: str) -> errors.UserError:
