@@ -52,7 +52,7 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
     # As wide as the published ones, twice `model_dim`.
     "mamba2": {
       **_layers("mamba2"),
-      "model.mamba2.state_dim": 16,
+      "model.mamba2.state_dim": 8,
       "model.mamba2.value_dim": 32,
     },
     # Retrieves four of all the tokens that `full` attends to.

@@ -159,7 +159,11 @@ def test_a_trial_of_other_settings_is_found_before_training(folder):
   config = corpus.config("data", **variants)
   results = folder / "tried" / "a" / "results"
   results.mkdir(parents=True)
-  kept = {"trained_with": {"train.mem_len": 5}, "measured": []}
+  kept = {
+    "trained_with": {"train.mem_len": 5},
+    "seconds": 1.0,
+    "measured": [],
+  }
   (results / "trial.json").write_text(json.dumps(kept))
   module, _ = module_of("study")
   with pytest.raises(errors.UserError, match=r"trained with train\.mem_len=5"):

@@ -106,7 +106,7 @@ def test_a_reader_that_leaves_ends_the_description_without_a_word(tmp_path):
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    (["--dataset=pbt"], "|recall>; did you mean ptb?"),
+    (["--dataset=pbt"], "|stories>; did you mean ptb?"),
     (["--dataset=text", "--tokenizer=unigram"], "<byte|character|word|subword"),
     (["--dataset=text", "--sorce=a"], "Did you mean: source"),
     (["--dataset=text", "--min_freq=0"], "--min_freq=0"),
