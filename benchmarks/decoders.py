@@ -4,7 +4,7 @@
 
 after `make .venv-transformers/installed`. Weights are random. Both sides read
 the same folder, in processes of their own that take turns, and use all cores.
-`--preload=libjemalloc.so.2` gives theirs an allocator; ours has its own.
+With `preload`, as libjemalloc.so.2, theirs has that allocator; ours its own.
 
 Prints a table: for each side the median of the rounds in the faster of float32
 and bfloat16, and theirs divided by ours. Texts are read in parts of 512 tokens.
