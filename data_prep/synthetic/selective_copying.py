@@ -39,8 +39,8 @@ def write(
   def document() -> task.Document:
     length = task.log_uniform(generator, num_symbols + 1, max_distance) - 1
     # The last symbol is the last word, the others are anywhere before it.
-    places = generator.choice(length - 1, size=num_symbols - 1, replace=False)
-    places = [*sorted(int(place) for place in places), length - 1]
+    drawn = generator.choice(length - 1, size=num_symbols - 1, replace=False)
+    places = [*sorted(drawn.tolist()), length - 1]
     symbols = [
       str(symbol) for symbol in generator.choice([*SYMBOLS], num_symbols)
     ]
