@@ -6,9 +6,9 @@ rows are the model as it is, with and without a memory of 512 tokens; tuned
 without a memory, which shows what the text alone gives; with one; and with two
 mechanisms in some of its layers: retrieval in every second one, and the delta
 rule in every third one, whose new arrays are drawn.
-Measured: docs/today.md has the rows for experiments/llama_small.py.
-Cost: about two minutes of one x86-64 core for a row; jax 0.10.2, 29 November
-2026.
+Measured: docs/today.md has the first four rows for experiments/llama_small.py;
+jax 0.10.2, 29 November 2026.
+Cost: 205,000 tokens of training and 300,000 of evaluation for a row.
 Run: python -m transformer_xl.main --mode=study --workdir=/tmp/added_memory \
   --config=experiments/added_memory.py:runs/small
 """

@@ -5,9 +5,9 @@ Llama is on texts of its length. docs/today.md imports it and gives it a memory.
 5,475,584 parameters, 4,096 subwords of WikiText-2, 1.6 epochs.
 Measured: validation perplexity 48.31 without memory, memory empty where a
 document starts.
-Cost: 15 minutes of one x86-64 core with AMX; jax 0.10.2, 29 November 2026. The
-measured run began with a schedule of 3,500 updates, and went on with this one
-from update 1,760.
+Cost: by its rate, 15 minutes of one x86-64 core with AMX; jax 0.10.2, 29
+November 2026. The measured run began with a schedule of 3,500 updates, and went
+on with this one from update 1,760.
 Run: python -m transformer_xl.main --config=experiments/llama_small.py \
   --workdir=runs/llama
 """
