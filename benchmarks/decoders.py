@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 SHAPE = {
   **{"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536},
@@ -50,6 +51,13 @@ ROWS = {
 }
 DTYPES = ("float32", "bfloat16")
 Times = dict[str, float]
+
+
+class Median(NamedTuple):
+  """Of the rounds with one type, in seconds or MiB."""
+
+  value: float
+  dtype: str
 
 
 def main() -> None:
@@ -98,34 +106,37 @@ def _run_side(options: argparse.Namespace) -> Times:
 def _print_table(
   found: dict[tuple[str, str], list[Times]], options: argparse.Namespace
 ) -> None:
-  def median(side: str, name: str) -> tuple[float, str]:
-    """That of the faster type, and the type."""
-    times = [
-      (statistics.median(result[name] for result in results), dtype)
+  def median(side: str, name: str) -> Median:
+    """That of the faster type."""
+    medians = [
+      Median(statistics.median(result[name] for result in results), dtype)
       for (one, dtype), results in found.items()
       if one == side and name in results[0]
     ]
-    return min(times, default=(math.nan, ""))
+    return min(medians, default=Median(math.nan, ""))
 
   print("| seconds | ours | theirs | theirs / ours |")
   print("|---|---|---|---|")
   for name, title in ROWS.items():
     if name not in options.rows.split(","):
       continue
-    # Ours reads long texts in one way.
-    ours, our_type = median("ours", "long" if name == "again" else name)
-    theirs, their_type = median("theirs", name)
+    our_name = name
+    if name == "again":  # Ours reads long texts in one way.
+      our_name = "long"
+    ours = median("ours", our_name)
+    theirs = median("theirs", name)
     print(
-      f"| {title.format(long=options.long)} | {ours:.2f} {our_type} | "
-      f"{theirs:.2f} {their_type} | {theirs / ours:.2f} |"
+      f"| {title.format(long=options.long)} | {ours.value:.2f} {ours.dtype} | "
+      f"{theirs.value:.2f} {theirs.dtype} | {theirs.value / ours.value:.2f} |"
     )
   for side in ("ours", "theirs"):
-    more, dtype = median(side, "long_mib")
-    print(f"| {side}: memory of the long text, MiB | {more:.0f} {dtype} | | |")
-  for results in found.get(("import", "bfloat16"), []):
+    more = median(side, "long_mib")
     print(
-      f"| memory of an import / its file | {results[0]['import']:.2f} | | |"
+      f"| {side}: memory of the long text, MiB | {more.value:.0f} "
+      f"{more.dtype} | | |"
     )
+  for result in found.get(("import", "bfloat16"), []):
+    print(f"| memory of an import / its file | {result['import']:.2f} | | |")
 
 
 def _in_a_process(
