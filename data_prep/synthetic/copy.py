@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from transformer_xl import errors
 from transformer_xl.config import registry
 from transformer_xl.data_prep.synthetic import task
 
@@ -42,15 +41,6 @@ def write(
   return task.fill(num_tokens, document)
 
 
-def check(*, num_symbols: int, max_distance: int) -> None:
-  """Raises a UserError if a string is longer than the distance."""
-  if max_distance <= num_symbols:
-    raise errors.UserError(
-      f"--max_distance={max_distance} must be above "
-      f"--num_symbols={num_symbols}, over which a copy goes at least."
-    )
-
-
 @registry.tasks.register("copy")
 class Copy(task.Task):
   """Copies a string over filler."""
@@ -62,4 +52,4 @@ class Copy(task.Task):
     ),
   }
   write = staticmethod(write)
-  check = staticmethod(check)
+  check = staticmethod(task.check_room_to_copy)

@@ -47,7 +47,8 @@ def write(
     words: list[str] = []
     answers: list[tuple[int, int]] = []
     values: dict[tuple[str, ...], tuple[str, ...]] = {}
-    last_places: dict[tuple[str, ...], int] = {}  # Of the values.
+    # Where the value of each key began last.
+    last_places: dict[tuple[str, ...], int] = {}
 
     def add(key: tuple[str, ...]) -> None:
       value = values[key]

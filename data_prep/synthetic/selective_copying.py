@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from transformer_xl import errors
 from transformer_xl.config import registry
 from transformer_xl.data_prep.synthetic import task
 
@@ -57,15 +56,6 @@ def write(
   return task.fill(num_tokens, document)
 
 
-def check(*, num_symbols: int, max_distance: int) -> None:
-  """Raises a UserError if the symbols are longer than the distance."""
-  if max_distance <= num_symbols:
-    raise errors.UserError(
-      f"--max_distance={max_distance} must be above "
-      f"--num_symbols={num_symbols}, over which a copy goes at least."
-    )
-
-
 @registry.tasks.register("selective_copying")
 class SelectiveCopying(task.Task):
   """Copies symbols that stand between fillers."""
@@ -77,4 +67,4 @@ class SelectiveCopying(task.Task):
     ),
   }
   write = staticmethod(write)
-  check = staticmethod(check)
+  check = staticmethod(task.check_room_to_copy)

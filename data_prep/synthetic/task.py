@@ -261,6 +261,15 @@ def fill(num_tokens: int, document: Callable[[], Document]) -> list[Document]:
     result.append(new)
 
 
+def check_room_to_copy(*, num_symbols: int, max_distance: int) -> None:
+  """Raises a UserError if symbols to copy are longer than the distance."""
+  if max_distance <= num_symbols:
+    raise errors.UserError(
+      f"--max_distance={max_distance} must be above "
+      f"--num_symbols={num_symbols}, over which a copy goes at least."
+    )
+
+
 def log_uniform(generator: np.random.Generator, least: int, most: int) -> int:
   """Draws a number whose logarithm is distributed uniformly."""
   return round(least * (most / least) ** generator.random())
