@@ -113,14 +113,16 @@ class Worker:
   @contextlib.contextmanager
   def waiting_for(self, folder: str, name: str) -> Iterator[None]:
     """Holds a lease in a folder, as soon as nobody else does."""
-    with contextlib.ExitStack() as held:
-      is_first = True
-      while not held.enter_context(self.holding(folder, name)):
-        if is_first:
-          logging.info("Waiting for the worker that writes the results.")
-        is_first = False
-        time.sleep(self._between_looks())
-      yield
+    has_said = False
+    while True:
+      with self.holding(folder, name) as is_ours:
+        if is_ours:
+          yield
+          return
+      if not has_said:
+        logging.info("Waiting for the worker that writes the results.")
+      has_said = True
+      time.sleep(self._between_looks())
 
   def _between_looks(self) -> float:
     return min(_LOOKS_AFTER_SECONDS, lease.LEFT_AFTER_SECONDS / 4)
