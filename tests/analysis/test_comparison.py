@@ -157,7 +157,7 @@ def test_the_best_learning_rate_is_that_of_the_validation_split(
   assert [row["learning_rate"] for row in rows] == [0.2, 0.1]
   assert [row["nll"] for row in rows] == [3.0, 3.0]
   tried = rows[0]["learning_rates"]
-  # Of the first seed alone, which is enough for a choice.
+  # The first seed alone chooses.
   assert [one["nll"] for one in tried] == pytest.approx([3.1, 3.0, math.inf])
   assert [row["edge"] for row in rows] == ["", "lowest"]
   assert {folder for split, folder in trained.read if split == "test"} == {

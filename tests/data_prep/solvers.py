@@ -157,7 +157,8 @@ def memorization(words):
 
 def stories(words):
   """Reads sentence by sentence who went where with what."""
-  trips = collections.defaultdict(list)  # Of people and things.
+  # Where people and things have been, and since when.
+  trips = collections.defaultdict(list)
   holder = {}
   start = 0
   for index, word in enumerate(words):

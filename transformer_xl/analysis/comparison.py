@@ -78,7 +78,7 @@ class Row(NamedTuple):
   commit: str | None
   device: str
   date: str
-  # That all its trials took, those of other learning rates included, if known.
+  # What all its trials took, those of other learning rates included, if known.
   seconds: float | None
   seconds_per_token: costs.Seconds | None = None  # If the model was timed.
   # Seconds of training, divided by those of the first row.

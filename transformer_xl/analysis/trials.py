@@ -66,7 +66,7 @@ class Measured(NamedTuple):
   num_parameters: int
   checkpoint_step: int
   bins: dict[int, list[float]]  # As in Measurement.
-  # That training and measuring took by then, in all commands together.
+  # What training and measuring took by then, in all commands together.
   seconds: float
   # Of the code, the device and the day, when the trial was measured.
   commit: str | None

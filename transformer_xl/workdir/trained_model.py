@@ -34,7 +34,7 @@ from transformer_xl.workdir import run_record
 
 _MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
 _MOST_TRIES = 5
-_CHUNK_BYTES = 16 << 20  # Of an array, are compressed at once.
+_CHUNK_BYTES = 16 << 20  # Orbax compresses so much of an array at once.
 
 
 class TrainedModel(NamedTuple):
