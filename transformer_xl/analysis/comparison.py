@@ -192,39 +192,52 @@ def run(
     before = _written_before(result, rows, workdir, preset)
     _write(result, with_differences(rows), workdir, preset)
 
-    # Time, which shows only where all variants take turns.
     if preset.is_timed:
-      timed = [
-        costs.what_is_timed(row.config, rows[0].config, row.length)
-        for row in rows
-      ]
-      seconds = _times_before(before, timed)
-      if seconds is None:
-        logging.info("Timing the variants, which take turns.")
-        seconds = costs.seconds_per_token(dict.fromkeys(timed))
-      first = seconds[timed[0]]
-      rows = [
-        row._replace(
-          seconds_per_token=seconds[each],
-          relative_seconds=seconds[each].training / first.training,
-        )
-        for row, each in zip(rows, timed, strict=True)
-      ]
+      rows = _timed(rows, before)
       _write(result, with_differences(rows), workdir, preset)
 
     if chip is not None:
-      logging.info("Planning the variants for one %s.", chip.device_kind)
       result["planned_for"] = chip.device_kind
-      rows = [
-        row._replace(
-          planned_seconds_per_token=costs.planned_seconds(
-            row.name, row.config, row.length, chip
-          )
-        )
-        for row in rows
-      ]
+      rows = _planned(rows, chip)
       _write(result, with_differences(rows), workdir, preset)
   return result
+
+
+def _timed(
+  rows: Sequence[Row], before: Sequence[metrics_log.Json]
+) -> list[Row]:
+  """Rows with the times that they had before, or that are measured now.
+
+  Differences show only where all variants take turns.
+  """
+  timed = [
+    costs.what_is_timed(row.config, rows[0].config, row.length) for row in rows
+  ]
+  seconds = _times_before(before, timed)
+  if seconds is None:
+    logging.info("Timing the variants, which take turns.")
+    seconds = costs.seconds_per_token(dict.fromkeys(timed))
+  first = seconds[timed[0]]
+  return [
+    row._replace(
+      seconds_per_token=seconds[each],
+      relative_seconds=seconds[each].training / first.training,
+    )
+    for row, each in zip(rows, timed, strict=True)
+  ]
+
+
+def _planned(rows: Sequence[Row], chip: jax.Device) -> list[Row]:
+  """Rows with the times that the compiler estimates for a chip."""
+  logging.info("Planning the variants for one %s.", chip.device_kind)
+  return [
+    row._replace(
+      planned_seconds_per_token=costs.planned_seconds(
+        row.name, row.config, row.length, chip
+      )
+    )
+    for row in rows
+  ]
 
 
 def _written_before(
