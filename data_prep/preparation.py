@@ -3,12 +3,15 @@
 import dataclasses
 import hashlib
 import json
+import os
 import pathlib
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import storage
@@ -25,6 +28,30 @@ from transformer_xl.data_prep import tokenizer as tokenizer_lib
 from transformer_xl.data_prep import vocabulary_file as vocabulary_file_lib
 
 FORMAT = 1
+_BETWEEN_LOOKS_SECONDS = 1.0  # At what another process prepares.
+
+
+def prepare_beside_others(dataset: str, *, data_dir: str) -> None:
+  """Prepares a dataset in its usual form, or waits until another process has.
+
+  If that one was killed, this one prepares it.
+
+  Raises:
+    UserError: something else is in the way.
+  """
+  folder = os.path.join(data_dir, dataset)
+  while True:
+    try:
+      prepare(dataset=dataset, data_dir=data_dir)
+      return
+    except errors.UserError as error:
+      storage.forget(folder)
+      if os.path.exists(os.path.join(storage.local(folder), "meta.json")):
+        return  # Another process was first.
+      if not isinstance(error, staging.BusyError):
+        raise
+      logging.info("Waiting: %s", error)
+    time.sleep(_BETWEEN_LOOKS_SECONDS)
 
 
 def prepare(

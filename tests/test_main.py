@@ -392,7 +392,7 @@ def test_data_that_another_worker_prepares_are_waited_for(
       raise errors.UserError("holds something else")
 
   monkeypatch.setattr(preparation, "prepare", prepare)
-  monkeypatch.setattr(main, "_BETWEEN_LOOKS_SECONDS", 0.0)
+  monkeypatch.setattr(preparation, "_BETWEEN_LOOKS_SECONDS", 0.0)
   config = corpus.config_dict(str(tmp_path / "data"), **{"data.name": "mqar"})
   data = load.from_config_dict(config).data
   main._prepare_data(data)

@@ -34,7 +34,6 @@ import contextlib
 import importlib
 import os
 import sys
-import time
 from typing import NamedTuple
 
 from absl import flags
@@ -147,7 +146,6 @@ MODES = {
 }
 # They may start without data.
 _TRAINING = ("train", "study", "ablation", "paper")
-_BETWEEN_LOOKS_SECONDS = 1.0  # At data that another process prepares.
 _CHECK_WORKDIR = "runs/check"
 _CHECKED = {"config.model.layers", "config.model.encoding"}  # What it reads.
 # Flags that some modes alone read.
@@ -427,25 +425,10 @@ def _prepare_data(data: training_fields.DataConfig) -> None:
   if missing and jax.process_index() == 0:
     # Late, since only this needs its libraries.
     from transformer_xl.data_prep import preparation
-    from transformer_xl.data_prep import staging
 
     logging.info("Preparing %s in %s.", data.name, data.dir)
-    is_missing = True
-    while is_missing:
-      try:
-        with errors.writing_to(data.dir):
-          preparation.prepare(dataset=data.name, data_dir=data.dir)
-        is_missing = False
-      except errors.UserError as error:
-        # Another worker of the same study may have been first.
-        storage.forget(data.dataset_dir)
-        meta = os.path.join(storage.local(data.dataset_dir), "meta.json")
-        is_missing = not os.path.exists(meta)
-        if is_missing and not isinstance(error, staging.BusyError):
-          raise
-        if is_missing:
-          logging.info("Waiting: %s", error)
-          time.sleep(_BETWEEN_LOOKS_SECONDS)
+    with errors.writing_to(data.dir):
+      preparation.prepare_beside_others(data.name, data_dir=data.dir)
   multihost_utils.sync_global_devices("data is prepared")
   if missing:
     storage.forget(data.dataset_dir)
