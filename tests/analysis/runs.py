@@ -1,4 +1,4 @@
-"""Folders of finished runs, with random parameters."""
+"""Folders of finished runs with random parameters, and small studies."""
 
 import os
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 from tests import corpus
 from tests import tiny
 from transformer_xl import storage
+from transformer_xl.analysis import study
 from transformer_xl.config import schema
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -31,3 +33,12 @@ def write(
   run_record.keep_vocabulary(os.path.join(data_dir, corpus.NAME), str(workdir))
   storage.publish(str(workdir))
   return config
+
+
+def study_of(
+  data_dir: str, workdir: Any, *variants: str, **updates: Any
+) -> metrics_log.Json:
+  """A study of some variants; returns what it writes."""
+  updates |= {"analysis.variants": variants}
+  config = corpus.config(data_dir, **COMPARED | updates)
+  return study.run(config, str(workdir))

@@ -1,4 +1,4 @@
-"""Comparisons of variants: trained once, chosen on validation, compared."""
+"""Comparisons of variants: trained once, compared at equal tokens and time."""
 
 import json
 import math
@@ -16,23 +16,15 @@ from transformer_xl import errors
 from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import study
-from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.experiments import memory_suite
 
 
-def a_study(data_dir, workdir, *lines, **updates):
-  updates |= {"analysis.variants": lines}
-  return study.run(
-    corpus.config(data_dir, **runs.COMPARED | updates), str(workdir)
-  )
-
-
 def test_variants_are_trained_timed_and_drawn(data_dir, tmp_path):
   lines = ("base: ", "long: config.eval.mem_len=(8, 16)")
-  result = a_study(data_dir, tmp_path, *lines)
+  result = runs.study_of(data_dir, tmp_path, *lines)
   base, long = result["rows"]
   assert base["tokens"] == long["tokens"] > 0
   for kind in costs.Seconds._fields:
@@ -57,22 +49,22 @@ def test_a_trial_is_trained_once_and_again_after_a_signal(
   lines = ("base: ", "long: train.mem_len=16")
   seeds = {"analysis.seeds": (0, 1)}
   with pytest.raises(errors.StoppedError):
-    a_study(data_dir, tmp_path, *lines, **seeds)
+    runs.study_of(data_dir, tmp_path, *lines, **seeds)
   first = json.loads((tmp_path / "results" / "study.json").read_text())
   assert [row["name"] for row in first["rows"]] == ["base"]
-  second = a_study(data_dir, tmp_path, *lines, **seeds)
+  second = runs.study_of(data_dir, tmp_path, *lines, **seeds)
   assert [row["name"] for row in second["rows"]] == ["base", "long"]
   folders = [f"{tmp_path}/seed_{n}/{v}" for v in ("base", "long") for n in "01"]
   assert trained == [*folders[:3], *folders[2:]]
   # Another evaluation needs no other training; the model is loaded again.
   del trained.read[:]
-  a_study(data_dir, tmp_path, *lines, **seeds, **{"eval.mem_len": (4,)})
+  runs.study_of(data_dir, tmp_path, *lines, **seeds, **{"eval.mem_len": (4,)})
   assert trained[-4:] == folders
   assert trained.read == [("valid", folder) for folder in folders]
   # The same text elsewhere on disk needs nothing.
   (tmp_path / "data").symlink_to(data_dir)
   more = seeds | {"eval.mem_len": (4,)}
-  a_study(f"{tmp_path}/data", tmp_path, *lines, **more)
+  runs.study_of(f"{tmp_path}/data", tmp_path, *lines, **more)
   assert len(trained.read) == 4
 
 
@@ -89,10 +81,10 @@ def test_a_folder_keeps_one_training_also_before_its_end(
 ):
   trained.stops = {2}
   with pytest.raises(errors.StoppedError):
-    a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4")
+    runs.study_of(data_dir, tmp_path, "a: ", "b: train.mem_len=4")
   for lines in (["a: "], ["c: ", "b: train.mem_len=4"]):
     with pytest.raises(errors.UserError, match=text):
-      a_study(data_dir, tmp_path, *lines, **updates)
+      runs.study_of(data_dir, tmp_path, *lines, **updates)
   assert len(trained) == 2  # `c` is not trained before `b` is refused.
 
 
@@ -104,7 +96,7 @@ def test_text_that_was_prepared_again_is_another_text(
   def study_of(**lengths):
     monkeypatch.setattr(corpus, "TOKENS", corpus.TOKENS | lengths)
     shutil.rmtree(tmp_path / "data", ignore_errors=True)
-    a_study(corpus.write(tmp_path / "data"), folder, "base: ")
+    runs.study_of(corpus.write(tmp_path / "data"), folder, "base: ")
 
   study_of()
   study_of()
@@ -118,12 +110,12 @@ def test_text_that_was_prepared_again_is_another_text(
 def test_a_row_states_when_and_where_it_was_measured(
   data_dir, tmp_path, trained
 ):
-  a_study(data_dir, tmp_path, "base: ")
+  runs.study_of(data_dir, tmp_path, "base: ")
   kept = tmp_path / "base" / "results" / "trial.json"
   content = json.loads(kept.read_text())
   content["measured"][0] |= {"date": "2020-01-02", "device": "abacus"}
   kept.write_text(json.dumps(content))
-  result = a_study(data_dir, tmp_path, "base: ", "more: train.mem_len=4")
+  result = runs.study_of(data_dir, tmp_path, "base: ", "more: train.mem_len=4")
   before, now = result["rows"]
   assert (before["date"], before["device"]) == ("2020-01-02", "abacus")
   assert now["date"] != "2020-01-02"
@@ -132,217 +124,39 @@ def test_a_row_states_when_and_where_it_was_measured(
   assert table.count("one seed") == 2
 
 
-def test_the_best_learning_rate_is_that_of_the_validation_split(
-  data_dir, tmp_path, trained
-):
-  """It is chosen for each variant; the test split is read with it alone."""
-  best = {8: 0.2, 16: 0.1}
-
-  def loss(config):
-    distance = abs(config.train.learning_rate - best[config.train.mem_len])
-    is_test = config.eval.split == "test"
-    return 3.0 - distance if is_test else 3.0 + distance + config.seed / 100
-
-  trained.loss = loss
-  trained.diverges = {0.4}
-  settings = {
-    "analysis.learning_rates": (0.1, 0.2, 0.4),
-    "analysis.seeds": (0, 2),
-    "analysis.split": "test",
-  }
-  result = a_study(
-    data_dir, tmp_path, "base: ", "long: train.mem_len=16", **settings
-  )
-  rows = result["rows"]
-  assert [row["learning_rate"] for row in rows] == [0.2, 0.1]
-  assert [row["nll"] for row in rows] == [3.0, 3.0]
-  tried = rows[0]["learning_rates"]
-  # The first seed alone chooses.
-  assert [one["nll"] for one in tried] == pytest.approx([3.1, 3.0, math.inf])
-  assert [row["edge"] for row in rows] == ["", "lowest"]
-  assert {folder for split, folder in trained.read if split == "test"} == {
-    f"{tmp_path}/rate_{rate}/seed_{seed}/{name}"
-    for name, rate in (("base", 0.2), ("long", 0.1))
-    for seed in (0, 2)
-  }
-  saved = json.loads((tmp_path / "results" / "study.json").read_text())
-  assert saved["rows"][0]["learning_rates"][2]["nll"] is None
-  table = (tmp_path / "results" / "study.md").read_text()
-  assert "| learning rate |" in table
-  assert "| 0.2 | 0.1: 22.2, 0.2: 20.09, 0.4: inf |" in table
-  assert "| 0.1 (lowest of 3, not extended) |" in table
-  count = len(trained)
-  a_study(data_dir, tmp_path, "base: ", "long: train.mem_len=16", **settings)
-  assert len(trained) == count  # What diverged is not tried again, either.
-  rates = {"analysis.learning_rates": (0.4, 0.5)}
-  trained.diverges = {0.4, 0.5}
-  with pytest.raises(errors.UserError, match="'b' diverges at every learning"):
-    a_study(data_dir, tmp_path, "b: ", **rates)
-
-
-def parabola(best):
-  """Losses that are lowest at a learning rate, by its distance in octaves."""
-  return lambda config: 3.0 + abs(math.log2(config.train.learning_rate / best))
-
-
-@pytest.mark.parametrize(
-  ("best", "tried", "edge"),
-  [
-    (3e-3, [1e-3, 3e-3, 9e-3], ""),
-    (9e-3, [1e-3, 3e-3, 9e-3, 2.7e-2], ""),
-    (2e-4, [1.1e-4, 3.3e-4, 1e-3, 3e-3, 9e-3], ""),
-    (1.0, [1e-3, 3e-3, 9e-3, 2.7e-2, 8.1e-2], "highest"),
-  ],
-)
-@pytest.mark.parametrize("named", [True, False])
-def test_learning_rates_are_tried_until_the_best_is_inside(
-  data_dir, tmp_path, trained, best, tried, edge, named
-):
-  """Those that are named, or three around that of the experiment, come first.
-
-  The first seed alone looks for it.
-  """
-  trained.loss = parabola(best)
-  updates = {"train.learning_rate": 3e-3}
-  if named:
-    updates = {"analysis.learning_rates": (1e-3, 3e-3, 9e-3)}
-  updates |= {"analysis.max_learning_rates": 5, "analysis.seeds": (4, 0, 1)}
-  (row,) = a_study(data_dir, tmp_path, "base: ", **updates)["rows"]
-  rates = [one["learning_rate"] for one in row["learning_rates"]]
-  assert rates == pytest.approx(tried)
-  chosen = min(rates, key=lambda rate: abs(math.log(rate / best)))
-  assert row["learning_rate"] == chosen
-  assert row["edge"] == edge
-  others = [f"{tmp_path}/rate_{chosen}/seed_{seed}/base" for seed in (0, 1)]
-  searched = [f"{tmp_path}/rate_{rate}/seed_4/base" for rate in rates]
-  assert sorted(trained[:-2]) == sorted(searched)
-  assert trained[-2:] == others
-  words = " (highest of 5)" if edge else ""
-  table = (tmp_path / "results" / "study.md").read_text()
-  assert f"| {chosen:g}{words} |" in table
-
-
-def test_a_rate_that_diverges_with_any_seed_is_lost(
-  data_dir, tmp_path, trained, monkeypatch
-):
-  """The next best one is tried with all seeds, and beyond it if need be."""
-  trained.loss = parabola(3e-3)
-  train = trials.loop.train
-
-  def train_or_diverge(config, folder):
-    train(config, folder)
-    if config.train.learning_rate == 3e-3 and config.seed == 1:
-      raise errors.DivergenceError("lost")
-
-  monkeypatch.setattr(trials.loop, "train", train_or_diverge)
-  updates = {
-    "analysis.learning_rates": (3e-3, 1e-3, 9.1e-3),
-    "analysis.max_learning_rates": 6,
-    "analysis.seeds": (0, 1, 2),
-  }
-  (row,) = a_study(data_dir, tmp_path, "base: ", **updates)["rows"]
-  assert row["learning_rate"] == 1e-3
-  losses = {one["learning_rate"]: one["nll"] for one in row["learning_rates"]}
-  assert sorted(losses) == [3.3e-4, 1e-3, 3e-3, 9.1e-3]
-  assert losses[3e-3] == math.inf
-  assert len(row["nll_by_seed"][8]) == 3
-  # Neither the seed that came after the lost one, nor anything twice.
-  assert len(trained) == len({*trained}) == 3 + 1 + 1 + 2
-
-
-def test_more_rates_to_start_with_than_may_be_tried_are_refused(
-  data_dir, tmp_path, trained
-):
-  with pytest.raises(errors.UserError, match=r"rates=2 is less than the 3 le"):
-    a_study(data_dir, tmp_path, "base: ", **{"analysis.max_learning_rates": 2})
-
-
-def test_the_log_says_how_long_the_rest_takes(
-  data_dir, tmp_path, trained, monkeypatch, caplog
-):
-  """Each variant by its own trials; one without any as the others."""
-  clock = [0.0]
-  train = trials.loop.train
-
-  def train_for_a_while(config, folder):
-    train(config, folder)
-    clock[0] += 60.0 if config.train.mem_len == 16 else 3600.0
-
-  monkeypatch.setattr(trials.loop, "train", train_for_a_while)
-  monkeypatch.setattr(trials.time, "perf_counter", lambda: clock[0])
-  trained.loss = parabola(3e-3)
-  caplog.set_level("INFO")
-  updates = {
-    "train.learning_rate": 3e-3,
-    "analysis.max_learning_rates": 4,
-    "analysis.seeds": (0, 1),
-  }
-  rows = a_study(
-    data_dir, tmp_path, "base: ", "long: train.mem_len=16", **updates
-  )["rows"]
-  assert [row["seconds"] for row in rows] == [4 * 3600, 4 * 60]
-  said = [text for text in caplog.messages if text.startswith("Trials: ")]
-  assert [text.removeprefix("Trials: ") for text in said] == [
-    "0 done, 8 to 10 left, how long is known after the first.",
-    "1 done, 7 to 9 left, 7.0 to 9.0 h to go for one worker.",
-    "2 done, 6 to 8 left, 6.0 to 8.0 h to go for one worker.",
-    "3 done, 5 to 6 left, 5.0 to 6.0 h to go for one worker.",
-    "4 done, 4 to 5 left, 4.0 to 5.0 h to go for one worker.",
-    "5 done, 3 to 4 left, 3 to 4 min to go for one worker.",
-    "6 done, 2 to 3 left, 2 to 3 min to go for one worker.",
-    "7 done, 1 left, 1 min to go for one worker.",
-  ]
-
-
-def test_what_chose_the_learning_rate_is_not_measured_again(
-  data_dir, tmp_path, trained, monkeypatch
-):
-  """One of several processes need not see yet what the first one has kept."""
-  monkeypatch.setattr(trials, "_write", lambda folder, kept: None)
-  rates = {"analysis.learning_rates": (0.1, 0.2)}
-  (row,) = a_study(data_dir, tmp_path, "base: ", **rates)["rows"]
-  assert trained == [f"{tmp_path}/rate_{rate}/base" for rate in (0.1, 0.2)]
-  chosen = min(row["learning_rates"], key=lambda one: one["nll"])
-  assert row["learning_rate"] == chosen["learning_rate"]
-  assert row["nll"] == chosen["nll"]
-
-
 @pytest.mark.parametrize("content", ["", "[]", '{"trained_with": {}}'])
 def test_a_damaged_record_of_a_trial_is_named(
   data_dir, tmp_path, trained, content
 ):
-  a_study(data_dir, tmp_path, "base: ")
+  runs.study_of(data_dir, tmp_path, "base: ")
   path = tmp_path / "base" / "results" / "trial.json"
   path.write_text(content)
   damaged = r"trial\.json is damaged"
   with pytest.raises(errors.UserError, match=damaged) as caught:
-    a_study(data_dir, tmp_path, "base: ")
+    runs.study_of(data_dir, tmp_path, "base: ")
   assert "\n" not in str(caught.value)
 
 
 def test_what_only_logs_may_change_between_two_commands(
   data_dir, tmp_path, trained
 ):
-  a_study(data_dir, tmp_path, "base: ")
+  runs.study_of(data_dir, tmp_path, "base: ")
   logs = {"train.profile_steps": 1, "train.log_every_steps": 1}
-  a_study(data_dir, tmp_path, "base: ", **logs)
+  runs.study_of(data_dir, tmp_path, "base: ", **logs)
   assert len(trained) == 1
-
-
-def test_one_learning_rate_needs_no_validation(data_dir, tmp_path, trained):
-  rates = {"analysis.learning_rates": (0.3,), "analysis.split": "test"}
-  (row,) = a_study(data_dir, tmp_path, "base: ", **rates)["rows"]
-  assert (row["learning_rate"], row["learning_rates"]) == (0.3, [])
-  assert trained.read == [("test", f"{tmp_path}/rate_0.3/base")]
 
 
 def test_the_test_split_is_not_read_unless_asked(data_dir, tmp_path, trained):
   rates = {"analysis.learning_rates": (0.1, 0.2), "eval.split": "test"}
-  result = a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4", **rates)
+  result = runs.study_of(
+    data_dir, tmp_path, "a: ", "b: train.mem_len=4", **rates
+  )
   assert result["split"] == "valid"
   assert {split for split, _ in trained.read} == {"valid"}
   rates["analysis.split"] = "test"
-  result = a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4", **rates)
+  result = runs.study_of(
+    data_dir, tmp_path, "a: ", "b: train.mem_len=4", **rates
+  )
   assert result["split"] == "test"
   assert [split for split, _ in trained.read].count("test") == 2
 
@@ -394,20 +208,20 @@ def test_a_study_that_cannot_be_is_one_line_before_the_first_update(
   data_dir, tmp_path, trained, lines, updates, text
 ):
   with pytest.raises(errors.UserError, match=text):
-    a_study(data_dir, tmp_path, *lines, **updates)
+    runs.study_of(data_dir, tmp_path, *lines, **updates)
   assert not trained
 
 
 def test_the_study_that_an_error_names_exists(data_dir, tmp_path):
   with pytest.raises(errors.UserError) as caught:
-    a_study(data_dir, tmp_path)
+    runs.study_of(data_dir, tmp_path)
   name = str(caught.value).rstrip(".").rpartition("memory_suite:")[2]
   assert memory_suite.get_config(name).analysis.variants
 
 
 def test_a_variant_may_take_what_is_chosen_for_it(data_dir, tmp_path, trained):
   lines = ("base: ", "same: model.vocab_size=0; model.dtype=auto")
-  rows = a_study(data_dir, tmp_path, *lines)["rows"]
+  rows = runs.study_of(data_dir, tmp_path, *lines)["rows"]
   assert len(rows) == 2
   same = rows[1]
   settings = json.loads((tmp_path / "same/results/trial.json").read_text())
