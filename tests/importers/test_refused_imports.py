@@ -100,6 +100,7 @@ def list_nothing(path):
     ({"d_model": "wide"}, None, "d_model='wide'"),
     ({"vocab_size": 30}, None, "has the shape"),
     ({"vocab_size": 10**9, "d_model": 10**9}, None, "has the shape"),
+    ({"n_head": 2**30, "d_head": 2**30}, None, "not fit into memory"),
     ({"n_layer": 10**7}, None, "has 10000000 layers, but there"),
     ({"tgt_len": "abc"}, None, "tgt_len='abc'"),
     ({"tie_projs": 5}, None, "tie_projs=5, which must be a list"),
