@@ -36,6 +36,7 @@ USEFUL = {
   **{"wikitext2_small": 32, "ptb_medium": 128},
   **{"enwik8_medium": 64, "enwik8_alrfou": 32},
   **{"own_text:1e9": 64, "modern": 32, "memory_text": 32},
+  **{"llama_small": 16, "fine_tuning": 8},
 }
 
 # The others are left to the rest of the tests.

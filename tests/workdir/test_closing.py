@@ -16,7 +16,8 @@ NAMES = [
   path.stem
   for path in sorted((ROOT / "experiments").glob("*.py"))
   # These need the name of a run, of a text or of another experiment.
-  if path.stem not in ("__init__", "own_text", "paper", "saved", "vanilla")
+  if path.stem
+  not in ("__init__", "added_memory", "own_text", "paper", "saved", "vanilla")
 ]
 
 

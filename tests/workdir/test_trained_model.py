@@ -130,10 +130,10 @@ def test_parameters_that_are_not_numbers_are_refused_by_name(
   assert transformer_xl.load(folder, checkpoint=7).score(["abc"])[0].nll > 0
 
 
-WRITES = {
-  "model.encoding": kinds.encoding(rotates=True),
-  "model.layers": kinds.mixers(writes_segments=True),
-}
+WRITES = [
+  {"model.encoding": kinds.encoding(rotates=True), "model.layers": (name,)}
+  for name in kinds.mixers(writes_segments=True)
+]
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,16 @@ WRITES = {
     ({}, (12, 4), "trained without one"),
     ({"train.segment_len_std": 1.0}, (16, 0), "beyond the 15 of training"),
     ({"model.encoding": "relative"}, (99, 99), ""),
-    (WRITES, (16, 16), "training had segments of 12; set that segment_len"),
-    (WRITES, (12, 4), "4 of its 12 tokens; set a mem_len of 12 or more"),
-    (WRITES, (12, 12), ""),
-    (WRITES, (16, 0), ""),
+    *(
+      (fields, *expected)
+      for fields in WRITES
+      for expected in (
+        ((16, 16), "training had segments of 12; set that segment_len"),
+        ((12, 4), "4 of its 12 tokens; set a mem_len of 12 or more"),
+        ((12, 12), ""),
+        ((16, 0), ""),
+      )
+    ),
   ],
 )
 def test_segments_that_training_did_not_have_are_warned_of(
