@@ -49,6 +49,7 @@ TINY = {
   **{f"model.{name}": value for name, value in tiny.MODEL.items()},
   "model.vocab_size": 0,
   "model.embed_dim": tiny.MODEL["model_dim"],
+  "model.num_kv_heads": tiny.MODEL["num_heads"],
   "model.cutoffs": (),
   "model.cluster_capacities": (),
   "model.div_val": 1,
