@@ -47,6 +47,7 @@ such as `layers/0`, stacked in front, N:
     layers/*/delta/value_scale, output             [N, Dv], [N, H*Dv, D]
     layers/*/same_layer/...    as for attention
     layers/*/mamba2/...                            docs/specification.md, 29
+    layers/*/titans/...                            docs/specification.md, 31
     softmax/bias                                   [V], in order of the ids
     softmax/cluster_kernel, cluster_bias           [C, E], [C]: cluster 1 first
     softmax/kernel_{b}, projection_{b}             where they are not tied

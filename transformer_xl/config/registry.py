@@ -269,6 +269,7 @@ mixers = Registry[Mixer](
     "memorizing",
     "qrnn",
     "same_layer",
+    "titans",
   ),
   # What else a layer has (`model/block.py`).
   reserved=(

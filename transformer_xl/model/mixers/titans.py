@@ -1,0 +1,342 @@
+"""A deep memory that learns at test time, in the manner of Titans.
+
+Each head has a small network, which takes a step of gradient descent with
+momentum and forgetting on every token: its loss is how far it is from the
+token's value when it is given the token's key (Behrouz, Zhong and Mirrokni
+2024, "Titans: Learning to Memorize at Test Time", section 3.1;
+docs/specification.md, section 31). The network that a document starts with is
+trained as parameters are. Tokens are read one after the other: a step depends
+on the one before.
+
+Shapes: B lanes, T tokens, H heads, Dk and Dv widths of keys and values, F width
+of the network's hidden layer, J rows that the convolution remembers,
+W = H (2 Dk + Dv) its channels, D model width.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.config import fields
+from transformer_xl.config import registry
+from transformer_xl.config import schema
+from transformer_xl.model import norm as norm_lib
+from transformer_xl.model import parameters
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import mixer
+from transformer_xl.model.mixers import short_convolution
+
+# Added to squared lengths, so that a row of zeros stays zero.
+_EPSILON = 1e-6
+# Before training, a step is small, little is forgotten, and half of the
+# momentum stays: the sigmoids of these.
+_RATE_BIAS = -2.0
+_FORGET_BIAS = -4.0
+_MOMENTUM_BIAS = 0.0
+
+
+class Weights(NamedTuple):
+  """Of the networks of all heads, or what is added to them; float32."""
+
+  first: jt.Float[shapes.Array, "*B H Dk F"]
+  second: jt.Float[shapes.Array, "*B H F Dv"]
+
+
+class Memory(NamedTuple):
+  """The state of one layer; without memory, H and J are 0.
+
+  learned: what tokens have added to the weights that a document starts with.
+  momentum: of the next step.
+  rows: queries, keys and values of the last tokens before the convolution,
+    newest last. They are zeros where they are not of the document.
+  """
+
+  learned: Weights
+  momentum: Weights
+  rows: jt.Float[shapes.Array, "B J W"]
+
+
+@registry.mixers.register("titans")
+class Titans(mixer.Mixer):
+  """Trains a small network in each head on the tokens, and asks it."""
+
+  class Fields(fields.Group):
+    """The heads of `titans` layers, `num_heads` in number (docs/memory.md)."""
+
+    key_dim: int = fields.field(64, "at least 1")
+    """Width of the keys and queries of one head."""
+    value_dim: int = fields.field(64, "at least 1")
+    """Width of the values of one head."""
+    hidden_dim: int = fields.field(64, "at least 1")
+    """Hidden units of the network of one head; it remembers 2 x hidden_dim x
+    (key_dim + value_dim) numbers."""
+
+  @staticmethod
+  def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
+    """Small networks, though keys that are shorter round badly."""
+    return num_tokens, {"key_dim": 4, "value_dim": 5, "hidden_dim": 3}
+
+  @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """No limit, unless nothing is carried from segment to segment."""
+    del config
+    return None if mem_len else 0
+
+  @staticmethod
+  def empty_state(
+    config: schema.ModelConfig,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> Memory:
+    """Zeros; they are carried on whenever `mem_len` is above 0."""
+    del step_len
+    own = config.own(Titans.Fields)
+    num_heads = config.num_heads if mem_len else 0
+    num_rows = short_convolution.NUM_BEFORE if mem_len else 0
+    channels = config.num_heads * (2 * own.key_dim + own.value_dim)
+    nothing = Weights(
+      jnp.zeros((batch_size, num_heads, own.key_dim, own.hidden_dim)),
+      jnp.zeros((batch_size, num_heads, own.hidden_dim, own.value_dim)),
+    )
+    rows = jnp.zeros((batch_size, num_rows, channels), config.dtype)
+    return Memory(nothing, nothing, rows)
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: Memory,
+    shared: mixer.Shared,
+    norm: mixer.Norm,
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
+    """Reads the segment token by token."""
+    config = self.config
+    own = config.own(Titans.Fields)
+    num_heads = config.num_heads
+    lanes, segment_len, _ = hidden.shape
+    dropout_lanes = shared.dropout_lanes
+    rows = norm(hidden)
+
+    def project(name: str, head_dim: int) -> jax.Array:
+      shape = (config.model_dim, num_heads * head_dim)
+      kernel = self.matrix(
+        name, shape, split="columns", dropout_lanes=dropout_lanes
+      )
+      return dense.times(rows, kernel)
+
+    joined = jnp.concatenate(
+      [
+        project("query", own.key_dim),
+        project("key", own.key_dim),
+        project("value", own.value_dim),
+      ],
+      axis=2,
+    )
+    taps = self.param(
+      "convolution",
+      short_convolution.draw_taps,
+      (short_convolution.LENGTH, joined.shape[2]),
+      jnp.float32,
+    )
+    convolved, latest = short_convolution.convolve(
+      joined, state.rows, taps.astype(config.dtype), shared
+    )
+    of_keys = num_heads * own.key_dim
+    query, key, value = jnp.split(convolved, (of_keys, 2 * of_keys), axis=2)
+    by_head = (lanes, segment_len, num_heads, -1)
+
+    # Each head draws its own matrices.
+    draw = nn.initializers.lecun_normal(batch_axis=0)
+    start = Weights(
+      self.param("first", draw, (num_heads, own.key_dim, own.hidden_dim)),
+      self.param("second", draw, (num_heads, own.hidden_dim, own.value_dim)),
+    )
+    outputs, learned, momentum = read_tokens(
+      Tokens(
+        query=_unit(query.reshape(by_head)),
+        key=_unit(key.reshape(by_head)),
+        value=value.reshape(by_head),
+        rate=self._gate(rows, "rate", _RATE_BIAS),
+        forget=self._gate(rows, "forget", _FORGET_BIAS),
+        keep=self._gate(rows, "momentum", _MOMENTUM_BIAS),
+        resets=shared.resets,
+        counts=jnp.broadcast_to(
+          shared.counts(segment_len)[None], (lanes, segment_len)
+        ),
+      ),
+      start,
+      _with_heads(state.learned, num_heads),
+      _with_heads(state.momentum, num_heads),
+    )
+    num_kept = state.learned.first.shape[1]
+    kept = Memory(
+      Weights(*(x[:, :num_kept] for x in learned)),
+      Weights(*(x[:, :num_kept] for x in momentum)),
+      latest,
+    )
+
+    ones = nn.initializers.ones
+    scale = self.param("value_scale", ones, (own.value_dim,), jnp.float32)
+    outputs = norm_lib.rms_norm(outputs, scale, config.layer_norm_epsilon)
+    gate = project("gate", own.value_dim).reshape(by_head)
+    gated = outputs.astype(config.dtype) * nn.silu(gate)
+    mixed = parameters.project_output(self, gated, dropout_lanes=dropout_lanes)
+    return mixed, mixer.Kept(kept)
+
+  def _gate(
+    self, rows: shapes.Hidden, name: str, start: float
+  ) -> jt.Float[jax.Array, "B T H"]:
+    """A number in (0, 1) for each head and token."""
+    num_heads = self.config.num_heads
+    kernel = self.matrix(name, (self.config.model_dim, num_heads))
+    draw = nn.initializers.constant(start)
+    bias = self.param(f"{name}_bias", draw, (num_heads,), jnp.float32)
+    sums = dense.times(rows, kernel).astype(jnp.float32)
+    return nn.sigmoid(sums + bias[None, None])
+
+  @staticmethod
+  def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
+    """Operations of the projections, the convolution and the networks.
+
+    A head's network answers a key, is corrected through its second matrix, adds
+    a product to both matrices, and answers a query.
+    """
+    del reading
+    own = config.own(Titans.Fields)
+    channels = 2 * own.key_dim + own.value_dim
+    projected = 2 * own.key_dim + 3 * own.value_dim + 3
+    projections = config.model_dim * projected
+    convolution = short_convolution.LENGTH * channels
+    network = own.hidden_dim * (3 * own.key_dim + 4 * own.value_dim)
+    return 2.0 * config.num_heads * (projections + convolution + network)
+
+
+class Tokens(NamedTuple):
+  """What the tokens of a segment teach the networks of their lanes, and ask.
+
+  Attributes:
+    rate: size of the token's step.
+    forget: share of the weights that it forgets.
+    keep: share of the momentum that it keeps.
+    resets: where documents start.
+    counts: which tokens are no padding.
+  """
+
+  query: jt.Float[shapes.Array, "B T H Dk"]
+  key: jt.Float[shapes.Array, "B T H Dk"]
+  value: jt.Float[shapes.Array, "B T H Dv"]
+  rate: jt.Float[shapes.Array, "B T H"]
+  forget: jt.Float[shapes.Array, "B T H"]
+  keep: jt.Float[shapes.Array, "B T H"]
+  resets: shapes.Resets
+  counts: jt.Bool[shapes.Array, "B T"]
+
+
+def read_tokens(
+  tokens: Tokens, start: Weights, learned: Weights, momentum: Weights
+) -> tuple[jt.Float[shapes.Array, "B T H Dv"], Weights, Weights]:
+  """Trains the networks on one token after the other, and asks them.
+
+  With the weights M of a head and its momentum S, every token makes
+
+      S = keep S - rate bounded( gradient of |M(k) - v|^2 )
+      M = (1 - forget) M + S                                 output = M(q)
+
+  where M is `start` and what was learned. Resets put zeros in the place of what
+  was learned and of S before their token.
+
+  Returns:
+    The outputs, and what was learned and the momentum after the last token.
+  """
+
+  def read(
+    carried: tuple[Weights, Weights], token: Tokens
+  ) -> tuple[tuple[Weights, Weights], jax.Array]:
+    is_first = token.resets[:, None, None, None]
+    learned, momentum = jax.tree.map(
+      lambda x: jnp.where(is_first, 0, x), carried
+    )
+    weights = jax.tree.map(lambda x, by: x[None] + by, start, learned)
+    gradient = _gradient(weights, token.key, token.value)
+    rate = token.rate[:, :, None, None]
+    forget = token.forget[:, :, None, None]
+    keep = token.keep[:, :, None, None]
+    stepped = jax.tree.map(
+      lambda old, by: keep * old - rate * _bounded(by), momentum, gradient
+    )
+    added = jax.tree.map(
+      lambda old, whole, step: old - forget * whole + step,
+      *(learned, weights, stepped),
+    )
+    is_counted = token.counts[:, None, None, None]
+    learned, momentum = jax.tree.map(
+      lambda new, old: jnp.where(is_counted, new, old),
+      (added, stepped),
+      (learned, momentum),
+    )
+    weights = jax.tree.map(lambda x, by: x[None] + by, start, learned)
+    return (learned, momentum), _answer(weights, token.query)
+
+  by_token = Tokens(*(jnp.moveaxis(x, 1, 0) for x in tokens))
+  (learned, momentum), outputs = jax.lax.scan(
+    read, (learned, momentum), by_token
+  )
+  return jnp.moveaxis(outputs, 0, 1), learned, momentum
+
+
+def _answer(
+  weights: Weights, key: jt.Float[jax.Array, "B H Dk"]
+) -> jt.Float[jax.Array, "B H Dv"]:
+  """What the networks give for a key or a query."""
+  inner = jnp.einsum("bhk,bhkf->bhf", key, weights.first)
+  return jnp.einsum("bhf,bhfv->bhv", nn.silu(inner), weights.second)
+
+
+def _gradient(
+  weights: Weights,
+  key: jt.Float[jax.Array, "B H Dk"],
+  value: jt.Float[jax.Array, "B H Dv"],
+) -> Weights:
+  """Of the squared distance of the networks' answers from the values."""
+  inner = jnp.einsum("bhk,bhkf->bhf", key, weights.first)
+  share = nn.sigmoid(inner)
+  active = inner * share
+  answer = jnp.einsum("bhf,bhfv->bhv", active, weights.second)
+  error = 2 * (answer - value)
+  of_active = jnp.einsum("bhv,bhfv->bhf", error, weights.second)
+  of_inner = of_active * share * (1 + inner * (1 - share))
+  return Weights(
+    jnp.einsum("bhk,bhf->bhkf", key, of_inner),
+    jnp.einsum("bhf,bhv->bhfv", active, error),
+  )
+
+
+def _bounded(
+  gradient: jt.Float[jax.Array, "B H _ _"],
+) -> jt.Float[jax.Array, "B H _ _"]:
+  """The gradient of a matrix, whose length stays below 1.
+
+  A step along a long one would lengthen the next, without end.
+  """
+  squares = jnp.sum(jnp.square(gradient), axis=(-2, -1), keepdims=True)
+  return gradient * jax.lax.rsqrt(1 + squares)
+
+
+def _with_heads(weights: Weights, num_heads: int) -> Weights:
+  """Zeros for all heads in the place of a state without memory."""
+  missing = num_heads - weights.first.shape[1]
+  padding = ((0, 0), (0, missing), (0, 0), (0, 0))
+  return Weights(*(jnp.pad(x, padding) for x in weights))
+
+
+def _unit(rows: jax.Array) -> jax.Array:
+  """Rows divided by their length."""
+  squares = jnp.sum(jnp.square(rows), axis=-1, keepdims=True)
+  return rows * jax.lax.rsqrt(squares + _EPSILON)
