@@ -88,7 +88,7 @@ test-processors: $(VENV)/installed ## The same part in twelve such cases
 	  done; \
 	done
 
-# Hurts runs in every way; writes the tables in docs/measurements/reliability.md.
+# Hurts runs in every way; writes counts into docs/measurements/reliability.md.
 test-faults: $(VENV)/installed ## Hurt runs on purpose
 	$(PYTEST) tests/faults \
 	  -m "faults or rest or slow" --numprocesses 2 --fault-table

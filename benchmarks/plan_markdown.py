@@ -36,18 +36,6 @@ def tables(lines: list[dict[str, Any]]) -> str:
   return "\n".join(parts)
 
 
-def summary(lines: list[dict[str, Any]], slices: dict[str, str]) -> str:
-  """A table with one row for each experiment, on the slice of its name."""
-  chosen = [
-    line
-    for line in _train_lines(sorted(lines, key=_order))
-    if slices.get(line["experiment"]) == line["topology"]
-  ]
-  columns = [TRAIN.index(name) for name in SUMMARY]
-  rows = [[_train(line)[column] for column in columns] for line in chosen]
-  return _table(SUMMARY, rows)
-
-
 def _train_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
   """Plans of training as in the experiments."""
   return [
@@ -57,17 +45,6 @@ def _train_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
   ]
 
 
-SUMMARY = (
-  "configuration",
-  "slice",
-  "lanes",
-  "HBM GiB a chip",
-  "tokens/s/chip",
-  "MFU",
-  "hours",
-  "chip-hours",
-  "planned",
-)
 TRAIN = (
   "configuration",
   "slice",

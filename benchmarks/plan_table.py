@@ -7,9 +7,8 @@ docs/measurements/plans.jsonl, with the versions of jax and libtpu, and hashes
 of the code and the program that were planned. Compiled are only programs that
 are missing there or have changed since, the most important first, so the
 command can be stopped at any time. The tables are in
-docs/measurements/tpu.md, and a summary is in docs/tpu.md. Their last column has
-the date of a plan, and "older code" where the code has changed since. After a
-change of the code,
+docs/measurements/tpu.md. Their last column has the date of a plan, and "older
+code" where the code has changed since. After a change of the code,
 
     python -m benchmarks.plan_table --only_mark
 
@@ -56,7 +55,6 @@ _ONLY_MARK = flags.DEFINE_bool(
 ROOT = pathlib.Path(__file__).parents[1]
 PLANS = ROOT / "docs/measurements/plans.jsonl"
 PAGE = ROOT / "docs/measurements/tpu.md"
-GUIDE = ROOT / "docs/tpu.md"
 # These files count the cost of a compiled program.
 COUNTING_CODE = (
   "transformer_xl/planning/plan.py",
@@ -324,21 +322,7 @@ def main(argv: list[str]) -> None:
         break
       logging.info("Planning %s.", " ".join(row))
       store(line_for(row))
-  for page, text in pages().items():
-    plan_markdown.write(page, text)
-
-
-def pages() -> dict[pathlib.Path, str]:
-  """The tables: all plans in the page of measurements, some in the guide."""
-  # The first v5e slice of each experiment is that of the published batch.
-  slices: dict[str, str] = {}
-  for row in rows():
-    if row.program == "train" and row.topology.startswith("v5e"):
-      slices.setdefault(row.experiment, row.topology)
-  return {
-    PAGE: plan_markdown.tables(stored()),
-    GUIDE: plan_markdown.summary(stored(), slices),
-  }
+  plan_markdown.write(PAGE, plan_markdown.tables(stored()))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 41,055,436 parameters with the 204 symbols of the published text without
 newlines, which is the text that 1.06 was measured on.
 Measured: not trained here.
-Cost: not measured; docs/tpu.md has the compiler's estimates.
+Cost: not measured; docs/measurements/tpu.md has the compiler's estimates.
 Data: python -m data_prep.main --dataset=enwik8 --mode=newline_free \
   --data_dir=data
 Run: python -m transformer_xl.main --config=experiments/enwik8_base.py \

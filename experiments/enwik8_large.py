@@ -3,8 +3,8 @@
 277,231,820 parameters with the 204 symbols of the published text without
 newlines.
 Measured: not trained here.
-Cost: the paper's run took 32 TPU cores for 2 to 5 days; docs/tpu.md has the
-compiler's estimates.
+Cost: the paper's run took 32 TPU cores for 2 to 5 days; the compiler's
+estimates are in docs/measurements/tpu.md.
 Data: python -m data_prep.main --dataset=enwik8 --mode=newline_free \
   --data_dir=data
 Run: python -m transformer_xl.main --config=experiments/enwik8_large.py \

@@ -5,7 +5,7 @@ heads and feed-forward width are therefore ours, between those of 12 and of 24
 layers: 87,965,708 parameters with the 204 symbols of the published text without
 newlines. Training is that of enwik8_base with a warm-up, ours as well.
 Measured: not trained here.
-Cost: not measured; docs/tpu.md has the compiler's estimates for the two others.
+Cost: not measured; docs/measurements/tpu.md has estimates for the two others.
 Data: python -m data_prep.main --dataset=enwik8 --mode=newline_free \
   --data_dir=data
 Run: python -m transformer_xl.main --config=experiments/enwik8_medium.py \

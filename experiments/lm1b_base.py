@@ -4,7 +4,7 @@
 layers and a feed-forward width of 6144 (466,962,273 parameters):
 --config.model.num_layers=20 --config.model.ff_dim=6144
 Measured: neither was trained here.
-Cost: not measured; docs/tpu.md has the compiler's estimates.
+Cost: not measured; docs/measurements/tpu.md has the compiler's estimates.
 Run: python -m transformer_xl.main --config=experiments/lm1b_base.py \
   --workdir=/tmp/lm1b_base
 """

@@ -3,8 +3,8 @@
 838,078,041 parameters. The paper's number counts one token in each sentence
 that is almost free to predict; docs/data.md describes both ways to count.
 Measured: not trained here.
-Cost: the paper's run took 512 TPU cores for 2 to 5 days; docs/tpu.md has the
-compiler's estimates.
+Cost: the paper's run took 512 TPU cores for 2 to 5 days; the compiler's
+estimates are in docs/measurements/tpu.md.
 Run: python -m transformer_xl.main --config=experiments/lm1b_large.py \
   --workdir=/tmp/lm1b_large
 """

@@ -6,7 +6,8 @@ that the paper does not give are ours, at either scale.
 Paper: docs/paper.md has all published numbers.
 Measured: small, docs/paper.md.
 Cost: 6 to 80 minutes of two shared x86-64 cores for a small item; jax 0.10.2,
-29 November 2026. The others: docs/tpu.md has the compiler's estimates.
+29 November 2026. The others: the compiler's estimates in
+docs/measurements/tpu.md.
 Data: python -m data_prep.main --dataset=ptb --data_dir=data
 Run: python -m transformer_xl.main --mode=paper --workdir=/tmp/paper \
   --config=experiments/paper.py:table6:small

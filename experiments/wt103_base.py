@@ -4,7 +4,7 @@
 u and v among the layers (--config.model.untie_biases=False, 151,107,538
 parameters) and train for 200,000 steps.
 Measured: not trained here.
-Cost: not measured; docs/tpu.md has the compiler's estimates.
+Cost: not measured; docs/measurements/tpu.md has the compiler's estimates.
 Run: python -m transformer_xl.main --config=experiments/wt103_base.py \
   --workdir=/tmp/wt103_base
 """

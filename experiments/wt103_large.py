@@ -3,8 +3,8 @@
 The published TensorFlow configuration, with 285,205,322 parameters; the paper
 gives 257M.
 Measured: not trained here.
-Cost: the paper's run took 64 TPU cores for 2 to 5 days; docs/tpu.md has the
-compiler's estimates.
+Cost: the paper's run took 64 TPU cores for 2 to 5 days; the compiler's
+estimates are in docs/measurements/tpu.md.
 Run: python -m transformer_xl.main --config=experiments/wt103_large.py \
   --workdir=/tmp/wt103_large
 """

@@ -12,7 +12,6 @@ import re
 
 import pytest
 
-from tests.conformance import refusals
 from transformer_xl.config import registry
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/conformance.md"
@@ -55,7 +54,7 @@ def pytest_runtest_logreport(report):
 
 def pytest_terminal_summary(terminalreporter, config):
   if COUNTS and config.getoption("conformance_table", False):
-    text = "\n\n".join((_versions(), _table(), _refused()))
+    text = "\n\n".join((_versions(), _table()))
     terminalreporter.write_line(text)
     before, rest = PAGE.read_text("utf-8").split(START)
     _, after = rest.split(END)
@@ -83,13 +82,6 @@ def _mixers(memory):
   """The mixer of a memory such as "lstm, attention:3, reader"."""
   names = re.sub(r", reader$| with .*| \(.*?\)|:\d+", "", memory).split(", ")
   return f"`{names[0]}`" if len({*names}) == 1 else SEVERAL
-
-
-def _refused():
-  rows = [["memory", "refused with"], ["---"] * 2]
-  for name, others in refusals.found().items():
-    rows.append([name, ", ".join(others) or "nothing"])
-  return _markdown(rows)
 
 
 def _cell(sums, mixers, encoding):

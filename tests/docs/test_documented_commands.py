@@ -220,14 +220,14 @@ def test_flags_in_prose_exist(page, results):
 
 
 def test_text_of_ones_own_is_prepared_and_described(tmp_path):
-  """The two commands of the page on usage as they stand, in a shell."""
+  """The two commands of its page as they stand, in a shell."""
   (tmp_path / "books").mkdir()
   for name in ("a", "b", "c"):
     text = "".join(f"{name} {number}\n" for number in range(100))
     (tmp_path / "books" / f"{name}.txt").write_text(text, "utf-8")
   prepare, describe = (
     line
-    for line in lines(ROOT / "docs/usage.md")
+    for line in lines(ROOT / "docs/own_text.md")
     if line.startswith("transformer-xl-data --dataset=text")
   )
   binaries = os.path.dirname(sys.executable)

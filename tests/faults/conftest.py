@@ -1,6 +1,6 @@
-"""The tables of faults: what was tried, what survived, what was lost.
+"""How many faults were tried, and what was lost.
 
-Faults of runs on disk are in one table, those of runs in buckets in another.
+Faults of runs on disk are counted apart from those of runs in buckets.
 """
 
 import collections
@@ -18,18 +18,16 @@ from tests.faults import victim
 PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/reliability.md"
 PACKAGES = ("jax", "flax", "orbax-checkpoint", "numpy")
 BUCKET_PACKAGES = ("gcsfs", "tensorstore", "gcp-storage-emulator")
-# How each try ended, by table and row; None if something was lost.
+# How each try ended, by what was tried; None if something was lost.
 FAULTS = collections.defaultdict(list)
 BUCKETS = collections.defaultdict(list)
-# How both processes of a run ended: status, seconds and last line of each.
-PROCESSES = collections.defaultdict(list)
 
 
 def pytest_addoption(parser):
   parser.addoption(
     "--fault-table",
     action="store_true",
-    help="Write the tables of faults into docs/measurements/reliability.md.",
+    help="Write how many were survived into docs/measurements/reliability.md.",
   )
 
 
@@ -56,16 +54,6 @@ def trying_bucket(request):
   return count
 
 
-@pytest.fixture
-def trying_processes(request):
-  """The same for what happens to one of two; the block says how both ended."""
-
-  def count(when, what):
-    return _noted(request, "fault of a process", [when, what])
-
-  return count
-
-
 @contextlib.contextmanager
 def _noted(request, table, row):
   outcome = [row, None]
@@ -84,7 +72,6 @@ def pytest_runtest_logreport(report):
       table = {
         "fault": FAULTS,
         "bucket fault": BUCKETS,
-        "fault of a process": PROCESSES,
       }.get(name)
       if table is not None:
         row, end = outcome
@@ -98,93 +85,34 @@ def bench(tmp_path_factory):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-  for name, table, rows, packages in (
-    ("faults", FAULTS, _rows(), PACKAGES),
-    ("processes", PROCESSES, _process_rows(), PACKAGES),
-    ("buckets", BUCKETS, _bucket_rows(), (*PACKAGES, *BUCKET_PACKAGES)),
+  for name, table, packages in (
+    ("faults", FAULTS, PACKAGES),
+    ("buckets", BUCKETS, (*PACKAGES, *BUCKET_PACKAGES)),
   ):
     if table:
-      text = "\n".join(rows)
+      text = _told(table, packages)
       terminalreporter.write_line(text)
       if config.getoption("fault_table", False):
-        _write(name, text, packages)
+        _write(name, text)
 
 
-def _write(name, table, packages):
-  """Replaces one of the tables in the page."""
+def _write(name, told):
+  """Replaces one of the counts in the page."""
   start, end = f"<!-- {name}: start -->", f"<!-- {name}: end -->"
-  text = PAGE.read_text("utf-8")
-  before, rest = text.split(start)
+  before, rest = PAGE.read_text("utf-8").split(start)
   _, after = rest.split(end)
-  parts = (f"{before}{start}", _versions(packages), table, f"{end}{after}")
-  PAGE.write_text("\n\n".join(parts), "utf-8")
+  text = "\n\n".join((f"{before}{start}", told, f"{end}{after}"))
+  PAGE.write_text(text, "utf-8")
 
 
-def _rows():
-  """A row for each kind of fault, which is named before a colon."""
-  kinds = collections.defaultdict(list)
-  for (fault,), ends in FAULTS.items():
-    kinds[fault.partition(":")[0]] += ends
-  yield "| fault | tried | survived | lost |"
-  yield "|---|---|---|---|"
-  for kind, ends in sorted(kinds.items()):
-    lost = ends.count(None)
-    yield f"| {kind} | {len(ends)} | {len(ends) - lost} | {lost} |"
-  tried, lost = _totals(FAULTS)
-  yield f"| **all** | **{tried}** | **{tried - lost}** | **{lost}** |"
-
-
-def _bucket_rows():
-  """A row for each fault, at whatever time of a run."""
-  faults = collections.defaultdict(list)
-  for (_, fault), ends in BUCKETS.items():
-    faults[fault] += ends
-  yield "| fault | outcome | tried | lost |"
-  yield "|---|---|---|---|"
-  for fault, ends in sorted(faults.items()):
-    outcome = " or ".join(sorted({end for end in ends if end}))
-    lost = ends.count(None)
-    yield f"| {fault} | {outcome} | {len(ends)} | {lost} |"
-  tried, lost = _totals(BUCKETS)
-  yield f"| **all** | | **{tried}** | **{lost}** |"
-
-
-# The stages that a run of several processes goes through, in their order.
-_STAGES = (
-  *("before joining", "compiling", "training", "saving", "validating"),
-  "after training",
-)
-
-
-def _process_rows():
-  yield "| when | what | process 0 | process 1 |"
-  yield "|---|---|---|---|"
-
-  def place(found):
-    (when, what), _ = found
-    order = [when.startswith(stage) for stage in _STAGES]
-    return order.index(True), when, what
-
-  for (when, what), ends in sorted(PROCESSES.items(), key=place):
-    both = [end for end in ends if end is not None]
-    cells = [_process_cell(one) for one in zip(*both, strict=True)]
-    cells = cells or ["lost", "lost"]
-    yield f"| {when} | {what} | {cells[0]} | {cells[1]} |"
-
-
-def _process_cell(ends):
-  """Status, longest time and line of a process over all tries."""
-  statuses = sorted({str(status) for status, _, _ in ends})
-  seconds = max(seconds for _, seconds, _ in ends)
-  line = min(line for _, _, line in ends)
-  text = f"{' or '.join(statuses)} after {seconds:.1f} s"
-  return f"{text}: {line}" if line else text
-
-
-def _totals(table):
-  """How many faults were tried, and how many lost something."""
+def _told(table, packages):
+  """How many faults were tried with which versions, and the lost ones."""
   ends = [end for found in table.values() for end in found]
-  return len(ends), ends.count(None)
+  lost = sorted({": ".join(row) for row, end in table.items() if None in end})
+  return (
+    f"{_versions(packages)} {len(ends)} tried, {ends.count(None)} lost"
+    f"{': ' * bool(lost)}{'; '.join(lost)}."
+  )
 
 
 def _versions(packages):

@@ -24,7 +24,7 @@ WHEN = {
   "validating": ("evaluating", 1),
   "after training": ("following", 1),
 }
-# What a row of the table is about, and the statuses of process 0 and 1.
+# Which process is hit, and the statuses of process 0 and 1.
 KILLS = {
   "process 0 is killed": (0, (-victim.SIGKILL, 1)),
   "process 1 is killed": (1, (1, -victim.SIGKILL)),
@@ -52,7 +52,7 @@ def start_both(bench, workdir, *more, each=({}, {})):
 
 
 def ends(both, *, limit):
-  """Status, seconds from now and the last line of each process at its end."""
+  """Status and last line of each process at its end."""
   start = time.monotonic()
   found = {}
   while len(found) < 2:
@@ -60,7 +60,7 @@ def ends(both, *, limit):
     assert seconds < limit, "".join(process.says() for process in both)
     for index, process in enumerate(both):
       if index not in found and process.process.exitcode is not None:
-        found[index] = (process.end(), seconds, last_line(process))
+        found[index] = (process.end(), last_line(process))
     time.sleep(0.05)
   return [found[0], found[1]]
 
@@ -101,9 +101,7 @@ def assert_continue(bench, workdir, whole):
 
 @pytest.mark.parametrize("what", [*KILLS, "process 1 gets SIGTERM"])
 @pytest.mark.parametrize("when", WHEN)
-def test_one_of_two_is_hit(
-  bench, whole, tmp_path, trying, trying_processes, when, what
-):
+def test_one_of_two_is_hit(bench, whole, tmp_path, trying, when, what):
   workdir = tmp_path / "run"
   both = start_both(bench, workdir, *FLAGS)
   stage, occurrence = WHEN[when]
@@ -111,45 +109,36 @@ def test_one_of_two_is_hit(
   hit, statuses = KILLS.get(what, (1, (stopped, stopped)))
   number = victim.SIGKILL if what in KILLS else signal.SIGTERM
   with trying(f"of two processes, {what}"):
-    with trying_processes(when, what) as note:
-      assert both[hit].wait_for(stage, occurrence), both[hit].says()
-      both[hit].hit(number)
-      found = ends(both, limit=LIMIT)
-      for end, process, status in zip(found, both, statuses, strict=True):
-        # JAX, too, notices at once that process 0 is gone, and aborts.
-        aborts = status == 1 and hit == 0 and end[0] == -signal.SIGABRT
-        assert end[0] == status or aborts, process.says()
-        if status == 1 and not aborts:
-          assert f"error: process {hit} is gone; the same" in end[2]
-        assert "Traceback" not in process.says()
-      note(found)
+    assert both[hit].wait_for(stage, occurrence), both[hit].says()
+    both[hit].hit(number)
+    found = ends(both, limit=LIMIT)
+    for end, process, status in zip(found, both, statuses, strict=True):
+      # JAX, too, notices at once that process 0 is gone, and aborts.
+      aborts = status == 1 and hit == 0 and end[0] == -signal.SIGABRT
+      assert end[0] == status or aborts, process.says()
+      if status == 1 and not aborts:
+        assert f"error: process {hit} is gone; the same" in end[1]
+      assert "Traceback" not in process.says()
     assert_continue(bench, workdir, whole)
 
 
 @pytest.mark.parametrize("kind", FAILURES)
 @pytest.mark.parametrize("when", ["saving", "after training"])
-def test_one_of_two_fails(
-  bench, whole, tmp_path, trying, trying_processes, when, kind
-):
+def test_one_of_two_fails(bench, whole, tmp_path, trying, when, kind):
   workdir = tmp_path / "run"
   failing = {"fails": (*WHEN[when], kind)}
   both = start_both(bench, workdir, *FLAGS, each=({}, failing))
-  what = f"process 1 has {kind}"
   with trying("of two processes, one fails"):
-    with trying_processes(when, what) as note:
-      assert both[1].wait_for(*WHEN[when]), both[1].says()
-      found = ends(both, limit=LIMIT)
-      assert [end[0] for end in found] == 2 * [FAILURES[kind]]
-      assert "error: process 1 ended: " in found[0][2]
-      assert "Traceback" not in both[0].says()
-      note(found)
+    assert both[1].wait_for(*WHEN[when]), both[1].says()
+    found = ends(both, limit=LIMIT)
+    assert [end[0] for end in found] == 2 * [FAILURES[kind]]
+    assert "error: process 1 ended: " in found[0][1]
+    assert "Traceback" not in both[0].says()
     assert_continue(bench, workdir, whole)
 
 
 @pytest.mark.parametrize("what", ["is killed", "has a mistake", "is process 0"])
-def test_one_of_two_does_not_join(
-  bench, whole, tmp_path, trying, trying_processes, what
-):
+def test_one_of_two_does_not_join(bench, whole, tmp_path, trying, what):
   workdir = tmp_path / "run"
   flags = {
     "has a mistake": ["--config.train.batch_size=abc"],
@@ -159,19 +148,16 @@ def test_one_of_two_does_not_join(
   for options in each:
     options["patience"] = PATIENCE
   both = start_both(bench, workdir, *FLAGS, each=each)
-  when = f"before joining, for which {PATIENCE:.0f} s are left"
   with trying("of two processes, one does not join"):
-    with trying_processes(when, f"process 1 {what}") as note:
-      if what == "is killed":
-        assert both[1].wait_for("starting")
-        both[1].hit(victim.SIGKILL)
-      found = ends(both, limit=PATIENCE + LIMIT)
-      first = 1 if what == "is killed" else 2
-      assert found[0][0] == first, both[0].says()
-      if what == "is killed":
-        assert "process 1 of 2 did not join at HOST:PORT within" in found[0][2]
-        assert "Waiting for process 1 of 2 at" in both[0].says()
-      note(found)
+    if what == "is killed":
+      assert both[1].wait_for("starting")
+      both[1].hit(victim.SIGKILL)
+    found = ends(both, limit=PATIENCE + LIMIT)
+    first = 1 if what == "is killed" else 2
+    assert found[0][0] == first, both[0].says()
+    if what == "is killed":
+      assert "process 1 of 2 did not join at HOST:PORT within" in found[0][1]
+      assert "Waiting for process 1 of 2 at" in both[0].says()
     assert_continue(bench, workdir, whole)
 
 

@@ -39,8 +39,8 @@ from transformer_xl.workdir import trained_model
 
 REFERENCE = "reference.json"
 UPDATES = 20  # In two calls, between which a run can stop.
-# Several times what other meshes and processors differ by, in roundings
-# (docs/measurements/check.md). bfloat16 adds up in another order on a TPU.
+# Several times what other meshes and processors differ by, in roundings.
+# bfloat16 adds up in another order on a TPU.
 LIMITS = {"float32": 100.0, "bfloat16": 1.0}
 _FOLDER = "check_of_resume"  # In the workdir, and removed again.
 _NUM_TOKENS = 24

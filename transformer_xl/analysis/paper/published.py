@@ -1,7 +1,6 @@
 """What the paper published, item by item (arXiv 1901.02860).
 
-docs/specification.md, sections 19.4 and 19.5, has the same numbers, and a test
-holds the two together.
+docs/paper.md has the same numbers beside what was measured.
 """
 
 import difflib
