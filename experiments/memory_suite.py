@@ -55,6 +55,13 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
       "model.mamba2.state_dim": 8,
       "model.mamba2.value_dim": 32,
     },
+    # As many numbers as `delta`, half of them momentum.
+    "titans": {
+      **_layers("titans"),
+      "model.titans.key_dim": 8,
+      "model.titans.value_dim": 8,
+      "model.titans.hidden_dim": 8,
+    },
     # Retrieves four of all the tokens that `full` attends to.
     "memorizing": {
       **_layers("memorizing", mem_len=longest(task)),
