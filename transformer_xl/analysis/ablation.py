@@ -99,7 +99,8 @@ def rows_of(config: schema.ExperimentConfig) -> list[variants.Variant]:
   if not config.analysis.equal_memory:
     return rows
   reference = parse("recurrent-relative-all", mem_len=mem_len)
-  budget = costs.planned_bytes(variants.configure(config, reference.changes))
+  recurrent = variants.configure(config, reference.changes)
+  budget = costs.planned_bytes(recurrent.recipe, recurrent.data, recurrent.mesh)
   logging.info(
     "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
   )

@@ -334,7 +334,9 @@ def checked_plans(
 def _row(
   plan: plans_lib.Plan,
   progress: plans_lib.Progress,
-  planned_bytes: Callable[[schema.ExperimentConfig], int],
+  planned_bytes: Callable[
+    [schema.Recipe, schema.DataConfig, schema.MeshConfig], int
+  ],
   seconds: float,
 ) -> Row:
   """A variant whose trials are all measured."""
@@ -362,7 +364,7 @@ def _row(
     num_parameters=measured[0].num_parameters,
     checkpoint_step=measured[0].checkpoint_step,
     tokens=round(config.train.num_steps * per_update),
-    planned_bytes=planned_bytes(config),
+    planned_bytes=planned_bytes(config.recipe, config.data, config.mesh),
     length=length,
     nll=medians[length],
     nll_by_length=medians,

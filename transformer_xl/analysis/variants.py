@@ -175,8 +175,8 @@ def check(config: schema.ExperimentConfig, *, mode: str) -> None:
   been trained: rules, mesh, patterns of parameters, and lengths of splits.
   """
   rules.check_command(config, mode)
-  programs.make_mesh(config)
-  loop.open_stream(config)
+  programs.make_mesh(config.recipe, config.mesh)
+  loop.open_stream(config.recipe, config.data)
   splits = measured_splits(config.analysis)
   if config.train.eval_every_steps:
     splits.append("valid")

@@ -69,15 +69,6 @@ class Rules(NamedTuple):
     return math.ceil(WINDOW / self.every_steps) + 2
 
 
-def rules_of(config: schema.ExperimentConfig) -> Rules:
-  """What a configuration wants done about divergence."""
-  return Rules(
-    config.divergence,
-    config.checkpoint.every_steps,
-    config.train.gradient_segments,
-  )
-
-
 class Guard:
   """Detects divergence of one run and decides what to do."""
 
