@@ -108,7 +108,7 @@ class Preset(NamedTuple):
   variants: Sequence[variants.Variant]
   # Lengths of memory or attention to measure at, on the `eval.split` of what it
   # gets. Asked before training, it refuses what could not be measured.
-  lengths: Callable[[schema.ExperimentConfig], Sequence[int]]
+  lengths: Callable[[schema.Scoring, schema.TrainConfig], Sequence[int]]
   # Measures a trained model at these lengths.
   measure: trials.Measure
   # The length at which a variant with these losses is compared.
@@ -309,8 +309,10 @@ def checked_plans(
       variant,
       changed,
       workdir,
-      start_rates=variants.start_rates(changed),
-      seeds=variants.seeds(changed),
+      start_rates=variants.start_rates(
+        changed.analysis, own=changed.train.learning_rate
+      ),
+      seeds=variants.seeds(changed.analysis, own=changed.seed),
       lengths={},
       choose_length=preset.choose_length,
     )
@@ -323,7 +325,7 @@ def checked_plans(
     lengths = {}
     for split in variants.measured_splits(plan.config.analysis):
       on_split = load.replaced(plan.config, {"eval.split": split})
-      lengths[split] = preset.lengths(on_split)
+      lengths[split] = preset.lengths(on_split.scoring, on_split.train)
     for rate in plan.start_rates:
       for seed in plan.seeds:
         trials.check(plan.trial(rate, seed))
