@@ -8,7 +8,7 @@ loss is not finite. Those that are due are called in the order of their list.
 
 import math
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import optax
@@ -226,7 +226,7 @@ class Evaluation:
       self._checkpoints.add_evaluation(run)
     return run
 
-  def _score(self, state: run_state.TrainState) -> dict[str, Any] | None:
+  def _score(self, state: run_state.TrainState) -> metrics_log.Json | None:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
     trained = state.params if self._is_raw else state.average
     params = step_lib.whole(trained, state.base, self._train)
