@@ -71,8 +71,7 @@ def check_run(config: schema.ExperimentConfig, workdir: str) -> None:
   trained_model.make_mesh(config.model, config.mesh)
   trained_model.restore_params(
     workdir,
-    which=config.eval.checkpoint,
-    average=config.eval.parameters != "raw",
+    which=trained_model.chosen(config.eval),
     target=network.abstract_params(config.model),
     only_check=True,
   )
