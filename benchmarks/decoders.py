@@ -259,7 +259,7 @@ def _our_update(folder: str, dtype: str) -> float:
         "train.mem_len": 0,
       },
     )
-  mesh = programs.make_mesh(config)
+  mesh = programs.make_mesh(config.recipe, config.mesh)
   with jax.set_mesh(mesh):
     create_state, create_memory = programs.creators(config.recipe, mesh)
     state = create_state()

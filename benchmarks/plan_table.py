@@ -42,6 +42,7 @@ from transformer_xl.config import schema
 from transformer_xl.model import network
 from transformer_xl.planning import plan
 from transformer_xl.planning import topology as topology_lib
+from transformer_xl.training import programs
 from transformer_xl.workdir import trained_model
 
 _MINUTES = flags.DEFINE_float(
@@ -183,12 +184,13 @@ def program_hash(row: Row) -> str:
   Code can change and leave the program as it was, and so the plan.
   """
   config, devices = subject(row)
+  mesh = mesh_of(row, config, devices)
   if row.program == "train":
-    count = config.updates_per_call
-    lowered = plan.lower_updates(config, count=count, devices=devices)
+    lowered = plan.lower_updates(
+      config.recipe, config.data, mesh, count=config.updates_per_call
+    )
   else:
-    mesh = trained_model.make_mesh(config.model, config.mesh, devices=devices)
-    lowered = plan.lower_evaluation(config, mesh)
+    lowered = plan.lower_evaluation(config.scoring, mesh)
   digest = hashlib.sha256(lowered.as_text().encode())
   for name in COUNTING_CODE:
     digest.update(_code(ROOT / name))
@@ -270,6 +272,15 @@ def subject(row: Row) -> tuple[schema.ExperimentConfig, list[jax.Device]]:
   return load.from_config_dict(values), devices
 
 
+def mesh_of(
+  row: Row, config: schema.ExperimentConfig, devices: list[jax.Device]
+) -> jax.sharding.Mesh:
+  """The mesh of a row's program."""
+  if row.program == "train":
+    return programs.make_mesh(config.recipe, config.mesh, devices=devices)
+  return trained_model.make_mesh(config.model, config.mesh, devices=devices)
+
+
 def line_for(row: Row) -> dict[str, Any]:
   """The stored line if its program has not changed, or else a new plan."""
   program = program_hash(row)
@@ -288,7 +299,13 @@ def planned(row: Row) -> dict[str, Any]:
   published = _config_dict(row.experiment).train
   num_tokens = published.num_steps * published.batch_size
   params = network.abstract_params(config.model)
-  make = plan.train_plan if row.program == "train" else plan.eval_plan
+  mesh = mesh_of(row, config, devices)
+  if row.program == "train":
+    found = plan.train_plan(
+      config.recipe, config.data, mesh, count=config.updates_per_call
+    )
+  else:
+    found = plan.eval_plan(config.scoring, mesh)
   return {
     **row._asdict(),
     **versions(),
@@ -298,7 +315,7 @@ def planned(row: Row) -> dict[str, Any]:
     "num_chips": len(devices),
     "capacity": list(config.model.cluster_capacities),
     "published_tokens": num_tokens * config.train.segment_len,
-    "plan": make(config, devices),
+    "plan": found,
   }
 
 

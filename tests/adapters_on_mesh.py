@@ -3,6 +3,7 @@
 python -m tests.adapters_on_mesh FOLDER writes FOLDER/result.json.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -47,7 +48,7 @@ def train(data_dir, folder, fsdp):
   workdir = f"{folder}/on_{fsdp}"
   devices = jax.devices()[:fsdp]
   with_devices = programs.make_mesh
-  programs.make_mesh = lambda config: with_devices(config, devices=devices)
+  programs.make_mesh = functools.partial(with_devices, devices=devices)
   loop.train(config, workdir)
   programs.make_mesh = with_devices
   mesh = mesh_lib.make_mesh(config.mesh, devices=devices)

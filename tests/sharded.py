@@ -182,7 +182,13 @@ def compare(data_dir, expected, mesh, **changes):
 
 def collectives(data_dir, mesh):
   """The instructions of an update that gather or reduce."""
-  lowered = plan.lower_updates(make_config(data_dir, mesh), count=COUNT)
+  config = make_config(data_dir, mesh)
+  lowered = plan.lower_updates(
+    config.recipe,
+    config.data,
+    programs.make_mesh(config.recipe, config.mesh),
+    count=COUNT,
+  )
   lines = lowered.compile().as_text().splitlines()
   return [line for line in lines if re.search(r" all-(gather|reduce)\(", line)]
 

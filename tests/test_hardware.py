@@ -39,18 +39,20 @@ def test_bfloat16_is_fast_where_hardware_multiplies_it(
 
 def test_a_run_goes_on_in_the_type_that_it_began_with(monkeypatch, tmp_path):
   config = load.from_config_dict(tiny.config_dict(**{"model.dtype": "auto"}))
+  model = config.model
   monkeypatch.setattr(hardware, "fast_dtype", lambda: "float32")
-  begun = main.with_dtype(config, str(tmp_path), "train")
-  assert begun.model.dtype == "float32"
+  assert main.dtype_of(model, str(tmp_path), "train") == "float32"
+  begun = load.replaced(config, {"model.dtype": "float32"})
   run_record.record(begun, str(tmp_path))
   monkeypatch.setattr(hardware, "fast_dtype", lambda: "bfloat16")
-  assert main.with_dtype(config, str(tmp_path), "eval") == begun
-  elsewhere = main.with_dtype(config, str(tmp_path / "other"), "train")
-  assert elsewhere.model.dtype == "bfloat16"
-  planned = main.with_dtype(config, str(tmp_path), "plan")  # For TPUs.
-  assert planned.model.dtype == "bfloat16"
+  assert main.dtype_of(model, str(tmp_path), "eval") == "float32"
+  elsewhere = main.dtype_of(model, str(tmp_path / "other"), "train")
+  assert elsewhere == "bfloat16"
+  # For TPUs.
+  assert main.dtype_of(model, str(tmp_path), "plan") == "bfloat16"
 
 
 def test_a_type_that_is_named_stays(tmp_path):
   config = load.from_config_dict(tiny.config_dict())
-  assert main.with_dtype(config, str(tmp_path), "plan") is config
+  named = main.dtype_of(config.model, str(tmp_path), "plan")
+  assert named == config.model.dtype != "bfloat16"

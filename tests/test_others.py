@@ -76,8 +76,7 @@ def fail(*_, **__):
 def restore_params(workdir):
   trained_model.restore_params(
     str(workdir),
-    which="latest",
-    average=False,
+    which=trained_model.Which("latest"),
     target=test_checkpoint.make_state(0).params,
   )
 

@@ -203,7 +203,8 @@ def main(argv: list[str]) -> None:
     _tell_of_mistake(error)
     raise
   _start_devices(config.model.attention)
-  config = with_dtype(config, workdir, _MODE.value)
+  dtype = dtype_of(config.model, workdir, _MODE.value)
+  config = load.replaced(config, {"model.dtype": dtype})
   from transformer_xl.workdir import agreement  # JAX is loaded now.
   from transformer_xl.workdir import closing
 
@@ -218,7 +219,10 @@ def main(argv: list[str]) -> None:
         _run(_MODE.value, config, workdir)
       else:
         _train(config, workdir)
-        closing.print_next(closing.commands(config, workdir))
+        prompt = config.generate.prompt
+        closing.print_next(
+          closing.commands(config.scoring, workdir, prompt=prompt)
+        )
     finally:
       storage.publish(workdir, is_last=True)
   closing.log_files(workdir, before)
@@ -300,8 +304,15 @@ def _train(config: schema.ExperimentConfig, workdir: str) -> None:
 
   data_checks.require(config.data, config.train, workdir)
   data_checks.warn_of_overfitting(config.data, config.train, config.model)
+  # What these modes need besides the checkpoint has to be there, so that nobody
+  # trains first to learn that it is missing.
   for mode in config.train.finish_with:
-    _check_later(mode, config, workdir)
+    try:
+      _module(mode).check(config, workdir)
+    except errors.UserError as error:
+      raise errors.UserError(
+        f"{mode} in train.finish_with could not run: {error}"
+      ) from None
   _run("train", config, workdir)
   signals.drop_unread_output()  # Lost meanwhile; what follows prints.
   if config.train.finish_with:
@@ -330,22 +341,6 @@ def _train(config: schema.ExperimentConfig, workdir: str) -> None:
       "training has finished, but not what was to follow it. "
       + " ".join(failures)
     )
-
-
-def _check_later(
-  mode: str, config: schema.ExperimentConfig, workdir: str
-) -> None:
-  """Raises a UserError if a mode could not run after training.
-
-  What a mode needs besides the checkpoint is there before the first update, so
-  nobody has to train first to learn that it is missing.
-  """
-  try:
-    _module(mode).check(config, workdir)
-  except errors.UserError as error:
-    raise errors.UserError(
-      f"{mode} in train.finish_with could not run: {error}"
-    ) from None
 
 
 def _share(workdir: str) -> None:
@@ -394,12 +389,10 @@ def _start_devices(attention: str) -> None:
     )
 
 
-def with_dtype(
-  config: schema.ExperimentConfig, workdir: str, mode: str
-) -> schema.ExperimentConfig:
-  """Replaces the dtype `auto` by that of the run, or of these devices."""
-  if config.model.dtype != "auto":
-    return config
+def dtype_of(model: schema.ModelConfig, workdir: str, mode: str) -> str:
+  """The dtype of a model, where `auto` is that of the run or these devices."""
+  if model.dtype != "auto":
+    return model.dtype
   from transformer_xl import hardware
 
   if mode == "plan":
@@ -409,7 +402,7 @@ def with_dtype(
   else:
     dtype = hardware.fast_dtype()
   logging.info("model.dtype=auto is %s.", dtype)
-  return load.replaced(config, {"model.dtype": dtype})
+  return dtype
 
 
 def _prepare_data(data: training_fields.DataConfig) -> None:

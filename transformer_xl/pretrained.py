@@ -432,17 +432,35 @@ def load(
     name: _of_python(one) for name, one in given.items() if one is not None
   }
   if _is_run(folder):
-    config = load_lib.from_config_dict(load_lib.saved(folder))
-    with arguments.in_words_of_python(values):
-      config = load_lib.changed(config, values)
-      config, vocabulary = run_vocabulary.load_for(config, folder)
-      loaded = trained_model.load_on_one_device(config, folder)
-    return _make(address, loaded._replace(config=config), vocabulary)
-  if (checkpoint, parameters) != (None, None):
+    loaded, vocabulary = _read_run(folder, values)
+  elif (checkpoint, parameters) == (None, None):
+    loaded, vocabulary = _read_import(folder, values)
+  else:
     raise errors.UserError(
       f"{address} is no run: it has one set of parameters; leave out "
       "checkpoint and parameters."
     )
+  lengths = language_model.lengths(loaded.config.score)
+  model = language_model.make(loaded, vocabulary, source=address, **lengths)
+  return PretrainedModel(address, loaded, model)
+
+
+def _read_run(
+  folder: str, values: Mapping[str, object]
+) -> tuple[trained_model.TrainedModel, vocabulary_lib.Vocabulary]:
+  """The checkpoint of a run, and its vocabulary; `values` are by field."""
+  config = load_lib.from_config_dict(load_lib.saved(folder))
+  with arguments.in_words_of_python(values):
+    config = load_lib.changed(config, values)
+    config, vocabulary = run_vocabulary.load_for(config, folder)
+    loaded = trained_model.load_on_one_device(config, folder)
+  return loaded._replace(config=config), vocabulary
+
+
+def _read_import(
+  folder: str, values: Mapping[str, object]
+) -> tuple[trained_model.TrainedModel, vocabulary_lib.Vocabulary]:
+  """The model of a HuggingFace folder; `values` are by field."""
   device = jax.devices()[0]
   with import_run.opened(import_run.Request("huggingface", folder)) as found:
     with arguments.in_words_of_python(values):
@@ -455,18 +473,7 @@ def load(
     )
   mesh = mesh_lib.of_one_device(device)
   loaded = trained_model.TrainedModel(config, mesh, params, step=0)
-  return _make(address, loaded, vocabulary)
-
-
-def _make(
-  source: str,
-  loaded: trained_model.TrainedModel,
-  vocabulary: vocabulary_lib.Vocabulary,
-) -> PretrainedModel:
-  """The model with the lengths of `config.score`."""
-  lengths = language_model.lengths(loaded.config.score)
-  model = language_model.make(loaded, vocabulary, source=source, **lengths)
-  return PretrainedModel(source, loaded, model)
+  return loaded, vocabulary
 
 
 def _is_run(folder: str) -> bool:

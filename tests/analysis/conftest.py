@@ -64,7 +64,7 @@ def trained(monkeypatch):
   monkeypatch.setattr(trials.evaluate, "load", Model)
   monkeypatch.setattr(study, "measure", measure)
   monkeypatch.setattr(ablation, "measure", measure)
-  monkeypatch.setattr(costs, "planned_bytes", lambda config: 7)
+  monkeypatch.setattr(costs, "planned_bytes", lambda *_: 7)
   monkeypatch.setattr(
     costs,
     "seconds_per_token",

@@ -131,7 +131,7 @@ def test_segments_grow_to_the_budget_and_schedules_with_them(
   for decay_steps in (1000, 800):
     config = variants.configure(plain, {"train.decay_steps": decay_steps})
     monkeypatch.setattr(
-      costs, "planned_bytes", lambda each: each.train.segment_len
+      costs, "planned_bytes", lambda recipe, *_: recipe.train.segment_len
     )
     changes = equal_memory.changes(config, budget=limit)
     grown = variants.configure(config, changes).train

@@ -46,7 +46,7 @@ def test_a_variant_that_does_not_fit_has_no_planned_times(
   """The others keep theirs: a study states them after hours of training."""
   config = corpus.config(data_dir, **RUN)
   fits = {"fits": True, "estimated_tokens_per_second_per_chip": 4.0}
-  monkeypatch.setattr(costs.plan, "train_plan", lambda *_: fits)
+  monkeypatch.setattr(costs.plan, "train_plan", lambda *_, **__: fits)
   monkeypatch.setattr(costs.plan, "generation_plan", lambda *_: fits)
   monkeypatch.setattr(costs.plan, "eval_plan", lambda *_: fits)
   device = jax.devices()[0]
@@ -62,7 +62,7 @@ def test_a_variant_that_does_not_fit_has_no_planned_times(
     "hbm_capacity_bytes": 2 << 30,
     "estimated_step_seconds": 0.1,
   }
-  monkeypatch.setattr(costs.plan, "train_plan", lambda *_: compiled)
+  monkeypatch.setattr(costs.plan, "train_plan", lambda *_, **__: compiled)
   assert planned() is None
   assert "deep has no planned times: on one" in caplog.text
   assert "its training does not fit: 3.00 of 2.00 GiB" in caplog.text
@@ -79,8 +79,9 @@ def test_drawn_segment_lengths_take_the_time_of_the_average_call(
   config = corpus.config(
     data_dir, **updates, **{"train.segment_len": 40, "train.batch_size": 2}
   )
-  (seconds,) = costs.seconds_per_token([costs.Timed(config, 0)]).values()
-  stream = costs.loop.open_stream(config)
+  timed = costs.what_is_timed(config, config, 0)
+  (seconds,) = costs.seconds_per_token([timed]).values()
+  stream = costs.loop.open_stream(config.recipe, config.data)
   count = config.train.segments_per_call * 500
   assert 1 / seconds.training == pytest.approx(
     stream.num_tokens(0, count) / 500, rel=0.02

@@ -180,7 +180,7 @@ def test_times_are_measured_once_for_rows_that_take_as_long(
 
   def seconds_per_token(timed):
     timed = list(timed)
-    read.update(each.config.data.dir for each in timed)
+    read.update(each.scoring.data.dir for each in timed)
     # The first takes a second, the next two, and so on.
     return {
       each: costs.Seconds(1.0 + index, 0.0, 0.0)

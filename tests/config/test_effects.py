@@ -36,6 +36,7 @@ from transformer_xl.text import score
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
 from transformer_xl.training import profiling
+from transformer_xl.training import programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.rest]
 
@@ -327,7 +328,11 @@ def program(group, items):
     return score_program(config)
   if group in MODES:
     return ""
-  return plan.lower_updates(config, count=config.updates_per_call).as_text()
+  mesh = programs.make_mesh(config.recipe, config.mesh)
+  lowered = plan.lower_updates(
+    config.recipe, config.data, mesh, count=config.updates_per_call
+  )
+  return lowered.as_text()
 
 
 @or_refusal

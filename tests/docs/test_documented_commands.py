@@ -123,7 +123,9 @@ def after_training(program, monkeypatch):
   config = load.from_config_dict(quickstart.get_config())
   monkeypatch.setattr(sys, "argv", ["main.py", "--config=quickstart"])
   monkeypatch.setattr(sys, "orig_argv", [*program, "--config=quickstart"])
-  for line in closing.commands(config, "runs/quickstart").values():
+  prompt = config.generate.prompt
+  commands = closing.commands(config.scoring, "runs/quickstart", prompt=prompt)
+  for line in commands.values():
     start = re.match(r".*python -m|\S*transformer-xl(-data)?", line)[0]
     yield command(os.path.basename(start), line[len(start) :])
 

@@ -119,7 +119,7 @@ def test_fifty_more_symbols_leave_old_probabilities_as_defined(folder):
   old = make_config(data, "other")
   size = old.model.vocab_size
   assert new.model.vocab_size == size + NUM_NEW
-  mesh = programs.make_mesh(new)
+  mesh = programs.make_mesh(new.recipe, new.mesh)
   with jax.set_mesh(mesh):
     grown, record = initial_parameters.load(
       new.recipe, new.data.dataset_dir, mesh

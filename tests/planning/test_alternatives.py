@@ -1,7 +1,6 @@
 """Alternatives to a configuration that does not fit, and their order."""
 
-import jax
-
+from tests import chips
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.config import rules
@@ -63,14 +62,15 @@ def test_present_settings_are_not_alternatives():
 def test_the_first_alternative_that_fits_is_proposed(monkeypatch):
   tried = []
 
-  def train_plan(config, devices):
-    assert len(devices) == 8
-    tried.append(config)
-    return {"fits": config.train.accumulation_steps == 4}
+  def train_plan(recipe, data, mesh, *, count):
+    assert mesh.size == 8
+    tried.append(recipe)
+    return {"fits": recipe.train.accumulation_steps == 4}
 
   monkeypatch.setattr(plan, "train_plan", train_plan)
-  found = plan._nearest(config(), devices=jax.devices()[:1] * 8)
+  devices = chips.make("v5e", (2, 4))
+  found = plan._nearest(config(), devices)
   assert found["change"].endswith("--config.train.accumulation_steps=4")
   assert len(tried) == 6
-  monkeypatch.setattr(plan, "train_plan", lambda *_: {"fits": False})
-  assert plan._nearest(config(), devices=jax.devices()[:1] * 8) is None
+  monkeypatch.setattr(plan, "train_plan", lambda *_, **__: {"fits": False})
+  assert plan._nearest(config(), devices) is None

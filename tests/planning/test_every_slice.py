@@ -75,7 +75,9 @@ def test_a_chip_has_its_share_of_lanes_and_state(make_config, name):
   lanes = config.train.batch_size // config.train.accumulation_steps
   carry = programs.abstract_state(config.recipe)
   for kind, shape, count in chips.every_slice():
-    mesh = programs.make_mesh(config, devices=chips.make(kind, shape))
+    mesh = programs.make_mesh(
+      config.recipe, config.mesh, devices=chips.make(kind, shape)
+    )
     assert mesh.size == count
     is_useful = count <= USEFUL.get(name, 256)
     assert (2 * lanes > mesh_lib.num_shards(mesh)) == is_useful, count
@@ -111,7 +113,8 @@ def test_programs_can_be_traced(make_config, name, count):
   config = make_config(name)
   (shape,) = (s for s in chips.SLICES["v5e"] if math.prod(s) == count)
   devices = chips.make("v5e", shape)
-  mesh, train = programs.make_mesh(config, devices=devices), config.train
+  mesh = programs.make_mesh(config.recipe, config.mesh, devices=devices)
+  train = config.train
   with jax.set_mesh(mesh):
     before = programs.placed_state(config.recipe, mesh)
     lengths = segment_lengths.of(config.train)

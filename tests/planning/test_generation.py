@@ -5,6 +5,7 @@ import pytest
 
 from tests import kinds
 from tests import tiny
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.planning import generation
 from transformer_xl.planning import plan
@@ -20,7 +21,10 @@ def planned_bytes(num_slots):
   }
   config = load.from_config_dict(tiny.config_dict(**updates))
   lowered = generation.lower(
-    config.model, config.eval, config.generate, jax.devices()[0]
+    config.model,
+    config.eval,
+    config.generate,
+    mesh_lib.of_one_device(jax.devices()[0]),
   )
   return plan.held_bytes(lowered.compile())
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests import kinds
 from tests import tiny
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.model import network
 from transformer_xl.planning import hlo_cost
@@ -87,8 +88,8 @@ def test_operations_of_a_hybrid_belong_to_its_parts():
     "model.cutoffs": (5, 11),
   }
   config = load.from_config_dict(tiny.config_dict(**updates))
-  devices = jax.devices()[:1]
-  lowered = plan.lower_updates(config, count=1, devices=devices)
+  mesh = mesh_lib.of_one_device(jax.devices()[0])
+  lowered = plan.lower_updates(config.recipe, config.data, mesh, count=1)
   names = re.findall(r'op_name="([^"]*)"', lowered.compile().as_text())
   assert any("layers/1/attention/" in name for name in names)
   instructions = [

@@ -17,6 +17,7 @@ from transformer_xl.config import schema
 from transformer_xl.planning import plan as plan_lib
 from transformer_xl.planning import prices
 from transformer_xl.planning import topology
+from transformer_xl.training import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONTRACT = {
@@ -105,7 +106,11 @@ def test_a_plan_that_does_not_fit_names_one_that_does(tmp_path, monkeypatch):
   topology.compile_only()
   devices = topology.slice_devices("v5e:2x2")
   # Half a step's memory: less than unsharded parameters take.
-  held = plan_lib.train_plan(config, devices)["hbm_bytes_per_chip"]
+  mesh = programs.make_mesh(config.recipe, config.mesh, devices=devices)
+  planned = plan_lib.train_plan(
+    config.recipe, config.data, mesh, count=config.updates_per_call
+  )
+  held = planned["hbm_bytes_per_chip"]
   chip = hardware.CHIPS["TPU v5 lite"]._replace(hbm_bytes=held // 2)
   monkeypatch.setitem(hardware.CHIPS, "TPU v5 lite", chip)
   result = plan_lib.run(config, str(tmp_path / "run"), "v5e:2x2")

@@ -17,7 +17,7 @@ def test_padding_is_neither_read_nor_useful(monkeypatch, std, tokens):
   monkeypatch.setattr(plan, "_plan", lambda *_, **counted: counted)
   config = load.from_config_dict(ptb_published.get_config())
   config = load.replaced(config, {"train.segment_len_std": std})
-  counted = plan.train_plan(config, [])
+  counted = plan.train_plan(config.recipe, config.data, None, count=1)
   assert counted["tokens"] == 10 * tokens
   useful = 3 * network.forward_flops_per_token(
     config.model, segment_len=tokens, mem_len=0, context_len=70

@@ -5,6 +5,7 @@ import pytest
 
 from tests import tiny
 from transformer_xl import hardware
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.planning import plan
 from transformer_xl.training import programs
@@ -16,6 +17,13 @@ def config(**updates):
   return load.from_config_dict(tiny.config_dict(**updates))
 
 
+def bytes_while_evaluating(config, evaluation):
+  mesh = mesh_lib.of_one_device(jax.devices()[0])
+  return plan._bytes_while_evaluating(
+    config.recipe, config.scoring, mesh, evaluation
+  )
+
+
 def num_bytes(tree):
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
@@ -25,8 +33,8 @@ def asked(monkeypatch):
   """The lengths of the evaluations that are planned, of 1000 bytes each."""
   asked = []
 
-  def eval_plan(config, devices, *, mesh):
-    asked.append(config.eval.mem_len)
+  def eval_plan(scoring, mesh):
+    asked.append(scoring.eval.mem_len)
     return {"hbm_bytes_per_chip": 1000}
 
   monkeypatch.setattr(plan, "eval_plan", eval_plan)
@@ -39,9 +47,8 @@ def test_validation_adds_to_the_training_state(monkeypatch, memory, asked):
   updates = {"train.eval_every_steps": 10, "train.mem_len": 3}
   validating = config(**updates, **{"eval.memory": memory})
   found = [
-    plan._bytes_while_evaluating(
+    bytes_while_evaluating(
       validating,
-      jax.devices()[:1],
       {"mem_len": mem_len, "mesh": ONE, "hbm_bytes_per_chip": 1000},
     )
     for mem_len in (3, 5)
@@ -57,9 +64,8 @@ def test_validation_adds_to_the_training_state(monkeypatch, memory, asked):
 def test_there_is_no_figure_without_validation_or_without_room():
   fits = {"mem_len": 3, "mesh": ONE, "hbm_bytes_per_chip": 1000}
   never = config(**{"train.eval_every_steps": 0})
-  assert plan._bytes_while_evaluating(never, jax.devices(), fits) is None
+  assert bytes_while_evaluating(never, fits) is None
   updates = {"train.eval_every_steps": 10, "train.mem_len": 3}
   reason = {"mem_len": 3, "mesh": ONE, "fits": False, "reason": "too large"}
   sometimes = config(**updates)
-  found = plan._bytes_while_evaluating(sometimes, jax.devices(), reason)
-  assert found is None
+  assert bytes_while_evaluating(sometimes, reason) is None

@@ -1,5 +1,6 @@
 """A loss that is lost sends the run back, and never into a checkpoint."""
 
+import dataclasses
 import math
 import shutil
 
@@ -89,7 +90,12 @@ def guard(**updates):
   values = {"train.segments_per_call": 1, "checkpoint.every_steps": 10}
   values |= {"divergence." + name: value for name, value in updates.items()}
   config = load.from_config_dict(corpus.config_dict("", **values))
-  return divergence.Guard(divergence.rules_of(config))
+  rules = divergence.Rules(
+    config.divergence,
+    every_steps=config.checkpoint.every_steps,
+    gradient_segments=config.train.gradient_segments,
+  )
+  return divergence.Guard(rules)
 
 
 def metrics(losses, norm=1.0):
@@ -314,7 +320,8 @@ def test_losses_of_other_tokens_are_no_measure(data_dir, tmp_path, change):
   assert loop.train(config, workdir)
   config = load.changed(config, change)
   checkpoints = checkpoint.Checkpoints(workdir, config.checkpoint)
-  stream = loop.open_stream(load.replaced(config, {"data.targets": "all"}))
+  everything = dataclasses.replace(config.data, targets="all")
+  stream = loop.open_stream(config.recipe, everything)
   mesh = mesh_lib.make_mesh(config.mesh)
   run = resume.start(
     resume.Origin(config.recipe, config.data, mesh, stream, checkpoints)

@@ -280,9 +280,12 @@ def test_dropout_is_a_function_of_seed_step_and_segment():
 
 
 def test_skipping_updates_skips_all_their_segments():
-  guard = divergence.Guard(
-    divergence.rules_of(make_config(**{"divergence.action": "skip"}))
+  rules = divergence.Rules(
+    make_config(**{"divergence.action": "skip"}).divergence,
+    every_steps=1,
+    gradient_segments=SEGMENTS,
   )
+  guard = divergence.Guard(rules)
   trouble = divergence.Diverged("the loss is not finite", 630)
   answer = guard.respond(trouble, [0, 500])
   assert answer.skipped == 130 * SEGMENTS

@@ -63,7 +63,7 @@ def source(data_dir, tmp_path_factory):
 
 def load(config):
   """Parameters and record, on the mesh of training."""
-  mesh = programs.make_mesh(config)
+  mesh = programs.make_mesh(config.recipe, config.mesh)
   with jax.set_mesh(mesh):
     return initial_parameters.load(config.recipe, config.data.dataset_dir, mesh)
 
@@ -135,7 +135,8 @@ def test_the_parameters_are_those_of_the_source(source, data_dir, parameters):
   assert len(record["params_sha256"]) == 64
   assert record["params_sha256"] != others["params_sha256"]
   # Nothing else is: a new state of step 0.
-  state, _ = programs.creators(config.recipe, programs.make_mesh(config))
+  mesh = programs.make_mesh(config.recipe, config.mesh)
+  state, _ = programs.creators(config.recipe, mesh)
   state = state(params)
   assert int(state.step) == 0
   moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim]

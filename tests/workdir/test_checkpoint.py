@@ -179,7 +179,9 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
   target = make_state(0).params
   for which, expected in [("best", 2), ("latest", 5), ("4", 4)]:
     params, step = trained_model.restore_params(
-      str(tmp_path), which=which, average=False, target=target
+      str(tmp_path),
+      which=trained_model.Which(which),
+      target=target,
     )
     assert step == expected
     assert_same(params, make_state(expected).params)
@@ -292,8 +294,7 @@ def test_another_width_is_one_line_and_moves_nothing(tmp_path):
     lambda: restore(tmp_path, make_state(0, width=5)),
     lambda: trained_model.restore_params(
       str(tmp_path),
-      which="latest",
-      average=False,
+      which=trained_model.Which("latest"),
       target=make_state(0, width=5).params,
     ),
   ):

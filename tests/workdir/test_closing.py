@@ -25,7 +25,7 @@ NAMES = [
 def test_a_longer_memory_is_offered_where_it_is_allowed(name):
   module = importlib.import_module(f"transformer_xl.experiments.{name}")
   config = load.from_config_dict(module.get_config())
-  commands = closing.commands(config, "run").values()
+  commands = closing.commands(config.scoring, "run", prompt="The").values()
   lengths = [re.findall(r"eval\.mem_len=(\d+)", text) for text in commands]
   lengths = [int(text) for found in lengths for text in found]
   try:
@@ -38,4 +38,5 @@ def test_a_longer_memory_is_offered_where_it_is_allowed(name):
 
 def test_a_longer_memory_is_not_offered_without_one():
   config = load.from_config_dict(vanilla.get_config("ptb_small"))
-  assert "mem_len" not in " ".join(closing.commands(config, "run").values())
+  commands = closing.commands(config.scoring, "run", prompt="The").values()
+  assert "mem_len" not in " ".join(commands)

@@ -113,7 +113,9 @@ def save(folder):
 def read(folder):
   """Reads a run that somebody has moved here."""
   os.makedirs(f"{folder}/checkpoints/1")
-  trained_model.restore_params(folder, which="latest", average=False, target={})
+  trained_model.restore_params(
+    folder, which=trained_model.Which("latest"), target={}
+  )
 
 
 CALLS = {
@@ -146,8 +148,7 @@ def test_a_bucket_has_checkpoints_of_any_name(bucket, name):
   save(workdir)
   params, step = trained_model.restore_params(
     workdir,
-    which="latest",
-    average=False,
+    which=trained_model.Which("latest"),
     target={"kernel": jnp.zeros((2, 3))},
   )
   assert step == 1

@@ -38,13 +38,17 @@ def test_parameters_of_the_average_are_read_by_name(tmp_path):
   save(tmp_path, [state])
   target = make_state(0).params
   params, _ = trained_model.restore_params(
-    str(tmp_path), which="latest", average=True, target=target
+    str(tmp_path),
+    which=trained_model.Which("latest", is_average=True),
+    target=target,
   )
   assert_same(params, state.average)
   save(tmp_path / "without", [make_state(3)])
   with pytest.raises(errors.UserError, match="no average of the"):
     trained_model.restore_params(
-      str(tmp_path / "without"), which="latest", average=True, target=target
+      str(tmp_path / "without"),
+      which=trained_model.Which("latest", is_average=True),
+      target=target,
     )
 
 
@@ -52,7 +56,9 @@ def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
   params = make_state(9).params
   trained_model.save_params(str(tmp_path), params, step=9)
   restored, step = trained_model.restore_params(
-    str(tmp_path), which="latest", average=False, target=make_state(0).params
+    str(tmp_path),
+    which=trained_model.Which("latest"),
+    target=make_state(0).params,
   )
   assert step == 9
   assert_same(restored, params)
@@ -89,8 +95,7 @@ def test_parameters_are_written_one_by_one(tmp_path):
   )
   restored, _ = trained_model.restore_params(
     str(tmp_path),
-    which="latest",
-    average=False,
+    which=trained_model.Which("latest"),
     target=jax.tree.map(jnp.zeros_like, params),
   )
   assert_same(restored, params)
@@ -179,7 +184,9 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
   save(tmp_path, [make_state(3)])
   with pytest.raises(errors.UserError, match=r"has the steps \[3\]"):
     trained_model.restore_params(
-      str(tmp_path), which=which, average=False, target=make_state(0).params
+      str(tmp_path),
+      which=trained_model.Which(which),
+      target=make_state(0).params,
     )
 
 
@@ -207,7 +214,9 @@ def test_a_damaged_file_matters_only_if_it_is_needed(tmp_path, harm):
     harm(damaged / name)
     try:
       params, _ = trained_model.restore_params(
-        str(damaged), which="latest", average=False, target=make_state(0).params
+        str(damaged),
+        which=trained_model.Which("latest"),
+        target=make_state(0).params,
       )
       assert_same(params, make_state(3).params)
     except errors.UserError as error:
@@ -223,7 +232,9 @@ def test_a_checkpoint_with_a_damaged_validation_loss_is_not_the_best(tmp_path):
   save(tmp_path, [make_state(3), make_state(6)], nll={3: 2.0, 6: 1.0})
   (tmp_path / "checkpoints" / "6" / "metrics" / "metrics").write_text('{"nl')
   _, step = trained_model.restore_params(
-    str(tmp_path), which="best", average=False, target=make_state(0).params
+    str(tmp_path),
+    which=trained_model.Which("best"),
+    target=make_state(0).params,
   )
   assert step == 3
 
@@ -246,7 +257,9 @@ def test_why_the_best_checkpoint_is_not_the_newest_is_said(
 ):
   save(tmp_path, [make_state(3), make_state(6)], nll=nll)
   _, step = trained_model.restore_params(
-    str(tmp_path), which=which, average=False, target=make_state(0).params
+    str(tmp_path),
+    which=trained_model.Which(which),
+    target=make_state(0).params,
   )
   assert step == (3 if reason else 6)
   said = [text for text in caplog.messages if "Reading checkpoint" in text]
@@ -279,8 +292,7 @@ def test_a_checkpoint_that_a_run_replaces_meanwhile_is_looked_for_again(
   monkeypatch.setattr(trained_model, "_find", find_and_replace)
   params, step = trained_model.restore_params(
     str(tmp_path / "run"),
-    which="latest",
-    average=average,
+    which=trained_model.Which("latest", is_average=average),
     target=make_state(0).params,
   )
   state = make_state(6, average=True)
@@ -347,7 +359,9 @@ def test_a_best_checkpoint_that_goes_while_it_is_ranked_is_not_missed(
 
   monkeypatch.setattr(ocp.CheckpointManager, "metrics", replace_then_read)
   params, step = trained_model.restore_params(
-    str(tmp_path), which="best", average=False, target=make_state(0).params
+    str(tmp_path),
+    which=trained_model.Which("best"),
+    target=make_state(0).params,
   )
   assert step == 4
   assert_same(params, make_state(4).params)
@@ -357,7 +371,9 @@ def test_without_validations_no_checkpoint_is_the_best(tmp_path):
   trained_model.save_params(str(tmp_path), make_state(9).params, step=9)
   with pytest.raises(errors.UserError, match=r"eval\.checkpoint=latest, or t"):
     trained_model.restore_params(
-      str(tmp_path), which="best", average=False, target=make_state(0).params
+      str(tmp_path),
+      which=trained_model.Which("best"),
+      target=make_state(0).params,
     )
 
 
@@ -365,7 +381,9 @@ def test_a_run_that_saved_nothing_yet_is_told_to_train(tmp_path):
   (tmp_path / checkpoint_items.DIRECTORY).mkdir()
   with pytest.raises(errors.UserError, match="there are no checkpoints in"):
     trained_model.restore_params(
-      str(tmp_path), which="latest", average=False, target=make_state(0).params
+      str(tmp_path),
+      which=trained_model.Which("latest"),
+      target=make_state(0).params,
     )
 
 
@@ -376,7 +394,6 @@ def test_a_bucket_that_refuses_is_not_one_without_checkpoints(bucket, faulty):
   ):
     trained_model.restore_params(
       f"{bucket}/run",
-      which="latest",
-      average=False,
+      which=trained_model.Which("latest"),
       target=make_state(0).params,
     )

@@ -10,6 +10,7 @@ best"). With `config.analysis.equal_memory`, rows without recurrence have longer
 segments, whose training step takes as much memory as the recurrent row's.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -72,7 +73,9 @@ def preset(config: schema.ExperimentConfig) -> comparison.Preset:
     mode="ablation",
     is_timed=False,  # Models of the paper's size fit one at a time.
     variants=rows_of(config),
-    lengths=attention_lengths,
+    lengths=functools.partial(
+      attention_lengths, others=config.analysis.attention_lens
+    ),
     measure=measure,
     choose_length=compared_length,
     about={"equal_memory": config.analysis.equal_memory},
@@ -99,7 +102,8 @@ def rows_of(config: schema.ExperimentConfig) -> list[variants.Variant]:
   if not config.analysis.equal_memory:
     return rows
   reference = parse("recurrent-relative-all", mem_len=mem_len)
-  budget = costs.planned_bytes(variants.configure(config, reference.changes))
+  recurrent = variants.configure(config, reference.changes)
+  budget = costs.planned_bytes(recurrent.recipe, recurrent.data, recurrent.mesh)
   logging.info(
     "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
   )
@@ -169,21 +173,26 @@ def compared_length(train: schema.TrainConfig, losses: trials.Losses) -> int:
   return trained_length(train)
 
 
-def attention_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:
-  """The attention lengths of training and of `analysis.attention_lens`.
+def attention_lengths(
+  scoring: schema.Scoring,
+  train: schema.TrainConfig,
+  *,
+  others: Sequence[int],
+) -> tuple[int, ...]:
+  """The attention length of training and the `others` that can be measured.
 
   Raises:
     UserError: the model cannot be evaluated at the length of training.
   """
-  model = config.model
+  model = scoring.model
   encoding = encodings.of(model)
-  trained = trained_length(config.train)
-  lengths = sorted({trained, *config.analysis.attention_lens})
-  if config.train.mem_len:
-    encoding.check_segment_len(model, config.train.segment_len)
+  trained = trained_length(train)
+  lengths = sorted({trained, *others})
+  if train.mem_len:
+    encoding.check_segment_len(model, train.segment_len)
     return tuple(lengths)
-  split = config.eval.split
-  file = token_file.open_split(config.data.dataset_dir, split)
+  split = scoring.eval.split
+  file = token_file.open_split(scoring.data.dataset_dir, split)
   result = []
   for length in lengths:
     try:

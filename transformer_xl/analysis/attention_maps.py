@@ -136,9 +136,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     )
   layers = attention_use.attending(config.model)
   heads = given_heads or widest(maps.by_distance, layers)
-  places = [head.place for head in heads]
-  indices = [head.in_layer for head in heads]
-  weights = maps.weights[places, indices]
+  weights = _of_heads(maps.weights, heads)
   marked = top_of_memory(weights)
   given = config.analysis.text
   result = {
@@ -151,21 +149,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
       config.scoring, segment_len=segment_len, mem_len=mem_len
     ),
     **_summary(maps, layers),
-    "heads": [
-      {
-        "number": head.number,
-        "layer": head.layer,
-        "head": head.in_layer + 1,  # Of the layer.
-        "mean_distance": distance,
-        "targets": _targets(marks, maps.context, vocabulary),
-      }
-      for head, distance, marks in zip(
-        heads,
-        mean_distance(maps.by_distance)[places, indices].tolist(),
-        marked,
-        strict=True,
-      )
-    ],
+    "heads": _entries(heads, maps, marked, vocabulary),
     "terms": score_terms.findings(maps.terms),
     "checkpoint_step": model.step,
   }
@@ -192,6 +176,33 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     context=maps.context,
   )
   return result
+
+
+def _of_heads(values: np.ndarray, heads: list[Head]) -> np.ndarray:
+  """Picks some heads out of the values of all, [N, H, ...]."""
+  places = [head.place for head in heads]
+  indices = [head.in_layer for head in heads]
+  return values[places, indices]
+
+
+def _entries(
+  heads: list[Head],
+  maps: Maps,
+  marked: np.ndarray,
+  vocabulary: vocabulary_lib.Vocabulary,
+) -> list[metrics_log.Json]:
+  """What the result says of each head; `marked` are its keys in pictures."""
+  distances = _of_heads(mean_distance(maps.by_distance), heads).tolist()
+  return [
+    {
+      "number": head.number,
+      "layer": head.layer,
+      "head": head.in_layer + 1,  # Of the layer.
+      "mean_distance": distance,
+      "targets": _targets(marks, maps.context, vocabulary),
+    }
+    for head, distance, marks in zip(heads, distances, marked, strict=True)
+  ]
 
 
 def _given_heads(

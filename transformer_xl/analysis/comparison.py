@@ -108,7 +108,7 @@ class Preset(NamedTuple):
   variants: Sequence[variants.Variant]
   # Lengths of memory or attention to measure at, on the `eval.split` of what it
   # gets. Asked before training, it refuses what could not be measured.
-  lengths: Callable[[schema.ExperimentConfig], Sequence[int]]
+  lengths: Callable[[schema.Scoring, schema.TrainConfig], Sequence[int]]
   # Measures a trained model at these lengths.
   measure: trials.Measure
   # The length at which a variant with these losses is compared.
@@ -309,8 +309,10 @@ def checked_plans(
       variant,
       changed,
       workdir,
-      start_rates=variants.start_rates(changed),
-      seeds=variants.seeds(changed),
+      start_rates=variants.start_rates(
+        changed.analysis, own=changed.train.learning_rate
+      ),
+      seeds=variants.seeds(changed.analysis, own=changed.seed),
       lengths={},
       choose_length=preset.choose_length,
     )
@@ -323,7 +325,7 @@ def checked_plans(
     lengths = {}
     for split in variants.measured_splits(plan.config.analysis):
       on_split = load.replaced(plan.config, {"eval.split": split})
-      lengths[split] = preset.lengths(on_split)
+      lengths[split] = preset.lengths(on_split.scoring, on_split.train)
     for rate in plan.start_rates:
       for seed in plan.seeds:
         trials.check(plan.trial(rate, seed))
@@ -334,7 +336,9 @@ def checked_plans(
 def _row(
   plan: plans_lib.Plan,
   progress: plans_lib.Progress,
-  planned_bytes: Callable[[schema.ExperimentConfig], int],
+  planned_bytes: Callable[
+    [schema.Recipe, schema.DataConfig, schema.MeshConfig], int
+  ],
   seconds: float,
 ) -> Row:
   """A variant whose trials are all measured."""
@@ -362,7 +366,7 @@ def _row(
     num_parameters=measured[0].num_parameters,
     checkpoint_step=measured[0].checkpoint_step,
     tokens=round(config.train.num_steps * per_update),
-    planned_bytes=planned_bytes(config),
+    planned_bytes=planned_bytes(config.recipe, config.data, config.mesh),
     length=length,
     nll=medians[length],
     nll_by_length=medians,

@@ -57,15 +57,28 @@ class Seconds(NamedTuple):
 
 
 class Timed(NamedTuple):
-  """A model whose time is asked for, and its memory outside of training."""
+  """A model whose time is asked for, and all that this depends on.
 
-  config: schema.ExperimentConfig
+  Attributes:
+    recipe: how it is trained.
+    scoring: how it reads text; `data` is also what it is trained on.
+    axes: of the mesh.
+    mem_len: its memory outside of training.
+  """
+
+  recipe: schema.Recipe
+  scoring: schema.Scoring
+  axes: schema.MeshConfig
   mem_len: int
 
 
-def planned_bytes(config: schema.ExperimentConfig) -> int:
+def planned_bytes(
+  recipe: schema.Recipe, data: schema.DataConfig, axes: schema.MeshConfig
+) -> int:
   """Bytes of arguments, outputs and temporaries of one update, from XLA."""
-  return plan.held_bytes(plan.lower_updates(config, count=1).compile())
+  mesh = programs.make_mesh(recipe, axes)
+  lowered = plan.lower_updates(recipe, data, mesh, count=1)
+  return plan.held_bytes(lowered.compile())
 
 
 def state_bytes(
@@ -112,10 +125,9 @@ def what_is_timed(
 
   What does not concern time has the values of `like`.
   """
-  values = {f"train.{name}": getattr(like.train, name) for name in _NOT_TIMED}
-  groups = ("divergence", "checkpoint", "generate", "score", "analysis")
-  values |= {name: getattr(like, name) for name in (*groups, "report", "seed")}
-  values["eval"] = dataclasses.replace(
+  values = {name: getattr(like.train, name) for name in _NOT_TIMED}
+  train = dataclasses.replace(config.train, **values)
+  evaluation = dataclasses.replace(
     like.eval,
     batch_size=config.eval.batch_size,
     segment_len=config.eval.segment_len,
@@ -123,7 +135,12 @@ def what_is_timed(
     memory=config.eval.memory,
     mem_len=(mem_len,),
   )
-  return Timed(load.replaced(config, values), mem_len)
+  return Timed(
+    schema.Recipe(config.model, train, like.seed),
+    schema.Scoring(config.model, config.data, evaluation),
+    config.mesh,
+    mem_len,
+  )
 
 
 def planned_seconds(
@@ -145,9 +162,14 @@ def planned_seconds(
       "generate.num_samples": 1,
     },
   )
+  recipe = changed.recipe
+  mesh = programs.make_mesh(recipe, changed.mesh, devices=[device])
   parts = {
-    "training": lambda: plan.train_plan(changed, [device]),
-    "evaluation": lambda: plan.eval_plan(changed, [device]),
+    "training": lambda: plan.train_plan(
+      recipe, changed.data, mesh, count=changed.updates_per_call
+    ),
+    # On one device all meshes are the same.
+    "evaluation": lambda: plan.eval_plan(changed.scoring, mesh),
     "generation": lambda: plan.generation_plan(
       changed.model, changed.eval, changed.generate, device
     ),
@@ -200,33 +222,35 @@ class _Call(NamedTuple):
 def _calls(timed: Timed) -> Sequence[_Call]:
   """Calls of training, evaluation and generation, each called once."""
   calls = (
-    _training(timed.config),
-    _evaluation(timed.config, timed.mem_len),
-    _generation(timed.config.model, timed.config.eval, timed.mem_len),
+    _training(timed.recipe, timed.scoring.data, timed.axes),
+    _evaluation(timed.scoring, timed.axes, timed.mem_len),
+    _generation(timed.recipe.model, timed.scoring.eval, timed.mem_len),
   )
   for call in calls:  # The first call is slower.
     jax.block_until_ready(call.run())
   return calls
 
 
-def _training(config: schema.ExperimentConfig) -> _Call:
+def _training(
+  recipe: schema.Recipe, data: schema.DataConfig, axes: schema.MeshConfig
+) -> _Call:
   """The updates of one call of training.
 
   Segments of drawn lengths are padded to the longest, so all calls take equally
   long, and `num_tokens` is that of the average call.
   """
-  train = config.train
-  mesh = programs.make_mesh(config)
+  train = recipe.train
+  mesh = programs.make_mesh(recipe, axes)
   with jax.set_mesh(mesh):
-    carry = [create() for create in programs.creators(config.recipe, mesh)]
+    carry = [create() for create in programs.creators(recipe, mesh)]
     segments = streams.device_segments(
-      loop.open_stream(config),
+      loop.open_stream(recipe, data),
       0,
       train.segments_per_call * train.gradient_segments,
       mesh_lib.segments(mesh),
       parts=train.accumulation_steps,
     )
-    update = programs.update(config.recipe, mesh)
+    update = programs.update(recipe, mesh)
     compiled = update.lower(*carry, segments).compile()
 
   def run() -> shapes.PyTree:
@@ -234,16 +258,18 @@ def _training(config: schema.ExperimentConfig) -> _Call:
     *carry, metrics = compiled(*carry, segments)
     return carry, metrics
 
-  per_update = segment_lengths.tokens_per_update(config.train)
+  per_update = segment_lengths.tokens_per_update(train)
   return _Call(run, train.segments_per_call * per_update)
 
 
-def _evaluation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
+def _evaluation(
+  scoring: schema.Scoring, axes: schema.MeshConfig, mem_len: int
+) -> _Call:
   """The segments of one call of evaluation."""
-  mesh = trained_model.make_mesh(config.model, config.mesh)
+  mesh = trained_model.make_mesh(scoring.model, axes)
   with jax.set_mesh(mesh):
-    scorer = evaluator.Evaluator(config.scoring, mesh, mem_len=mem_len)
-    frozen = scorer.freeze(random_params(config.model))
+    scorer = evaluator.Evaluator(scoring, mesh, mem_len=mem_len)
+    frozen = scorer.freeze(random_params(scoring.model))
     state = scorer.start(frozen)
     segments = streams.device_segments(
       scorer.stream, 0, evaluator.SEGMENTS_PER_CALL, mesh_lib.segments(mesh)
@@ -255,7 +281,7 @@ def _evaluation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
       state, sums = scorer.score(frozen, state, segments)
     return state, sums
 
-  per_segment = config.eval.batch_size * config.eval.segment_len
+  per_segment = scoring.eval.batch_size * scoring.eval.segment_len
   return _Call(run, evaluator.SEGMENTS_PER_CALL * per_segment)
 
 

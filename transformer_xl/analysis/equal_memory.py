@@ -38,9 +38,11 @@ def changes(
   def fits(segment_len: int) -> bool:
     longer = with_segment(train, config.checkpoint, segment_len)
     changed = load.changed(config, longer)
-    return costs.planned_bytes(changed) <= budget
+    held = costs.planned_bytes(changed.recipe, changed.data, changed.mesh)
+    return held <= budget
 
-  longest = loop.open_stream(config).pairs // train.batch_size
+  stream = loop.open_stream(config.recipe, config.data)
+  longest = stream.pairs // train.batch_size
   fitting = train.segment_len
   too_long = min(2 * fitting, longest + 1)
   while too_long <= longest and fits(too_long):

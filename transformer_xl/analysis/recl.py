@@ -83,7 +83,12 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if a run of the group cannot be measured."""
   contexts = _contexts(config.analysis.contexts)
   for each in group.checked(config, workdir):
-    _text_and_lengths(each, contexts)
+    _text_and_lengths(
+      each.scoring,
+      each.train,
+      contexts,
+      num_tokens=each.analysis.num_tokens,
+    )
 
 
 def _contexts(numbers: tuple[int, ...]) -> list[int]:
@@ -106,7 +111,11 @@ def _contexts(numbers: tuple[int, ...]) -> list[int]:
 
 
 def _text_and_lengths(
-  config: schema.ExperimentConfig, contexts: list[int]
+  scoring: schema.Scoring,
+  train: schema.TrainConfig,
+  contexts: list[int],
+  *,
+  num_tokens: int,
 ) -> tuple[token_file.TokenFile, jt.Int[np.ndarray, "C"]]:
   """The split that a model is measured on, and what it reads of it.
 
@@ -119,18 +128,17 @@ def _text_and_lengths(
     UserError: the split is too short, or the model cannot read so many tokens.
   """
   lengths = np.array(contexts)
-  encoding = table.of(config.model)
+  encoding = table.of(scoring.model)
   if encoding.counts_from_segment:
-    lengths = np.minimum(lengths, segment_lengths.longest_read(config.train))
-  encoding.check_segment_len(config.model, int(lengths.max()))
+    lengths = np.minimum(lengths, segment_lengths.longest_read(train))
+  encoding.check_segment_len(scoring.model, int(lengths.max()))
   longest = contexts[-1]
-  count = config.analysis.num_tokens
-  needed = 2 * longest + count
-  split = config.eval.split
-  file = token_file.open_split(config.data.dataset_dir, split)
+  needed = 2 * longest + num_tokens
+  split = scoring.eval.split
+  file = token_file.open_split(scoring.data.dataset_dir, split)
   if len(file.tokens) < needed:
     raise errors.UserError(
-      f"analysis.num_tokens={count} with contexts up to {longest} needs "
+      f"analysis.num_tokens={num_tokens} with contexts up to {longest} needs "
       f"{needed} tokens and {split} has {len(file.tokens)}; lower one of them."
     )
   return file, lengths
@@ -226,9 +234,12 @@ def measure(
   Raises:
     UserError: the split is too short, or the model cannot read so many tokens.
   """
-  file, lengths = _text_and_lengths(subject.config, contexts)
+  config = subject.config
+  count = config.analysis.num_tokens
+  file, lengths = _text_and_lengths(
+    config.scoring, config.train, contexts, num_tokens=count
+  )
   longest = contexts[-1]
-  count = subject.config.analysis.num_tokens
   wanted, columns = np.unique(lengths, return_inverse=True)
   with jax.set_mesh(subject.mesh):
     found = context_windows.losses(

@@ -123,7 +123,10 @@ def _of_documents(
 
 
 def memory_lengths(
-  variant: schema.ExperimentConfig, *, of_text: str | None = None
+  variant: schema.Scoring,
+  train: schema.TrainConfig,
+  *,
+  of_text: str | None = None,
 ) -> tuple[int, ...]:
   """Lengths of memory in tokens, at which a variant is measured.
 
@@ -131,6 +134,7 @@ def memory_lengths(
     UserError: the model cannot be read, or the variant reads another text than
       the study, which has bins of the dataset `of_text`.
   """
+  del train
   dataset_dir = variant.data.dataset_dir
   if of_text not in (None, dataset_dir):
     raise errors.UserError(

@@ -80,7 +80,7 @@ def check(trial: variants.Trial) -> None:
   Also if a new trial would start from parameters that cannot be read.
   """
   before = _read(trial.folder)["trained_with"]
-  now = _trained_with(trial.config)
+  now = _trained_with(trial.config.recipe, trial.config.data)
   for name, value in before.items():
     if now.get(name) != value:
       raise errors.UserError(
@@ -134,7 +134,7 @@ def measure(
     return before
 
   kept = _read(trial.folder)
-  kept["trained_with"] = _trained_with(trial.config)
+  kept["trained_with"] = _trained_with(trial.config.recipe, trial.config.data)
   _write(trial.folder, kept)
   logging.info("Training and measuring %s.", trial.folder)
   start = time.perf_counter()
@@ -234,18 +234,15 @@ def _sha256(dataset_dir: str, split: str) -> str:
   return meta["splits"][split]["sha256"]
 
 
-def _trained_with(config: schema.ExperimentConfig) -> metrics_log.Json:
+def _trained_with(
+  recipe: schema.Recipe, data: schema.DataConfig
+) -> metrics_log.Json:
   """The settings that a trial is trained with, by name."""
-  train_sha256 = _sha256(config.data.dataset_dir, "train")
-  data = dataclasses.asdict(config.data)
+  text = dataclasses.asdict(data)
   for place in ("dir", "prepare"):  # Not what the data are.
-    del data[place]
-  groups = {
-    "model": dataclasses.asdict(config.model),
-    "train": dataclasses.asdict(config.train),
-    "data": {**data, "train_sha256": train_sha256},
-    "seed": config.seed,
-  }
+    del text[place]
+  text["train_sha256"] = _sha256(data.dataset_dir, "train")
+  groups = {**dataclasses.asdict(recipe), "data": text}
   named = traverse_util.flatten_dict(groups, sep=".")
   for name in training_fields.ONLY_LOGGED:
     del named[name]

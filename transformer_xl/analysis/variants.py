@@ -105,16 +105,19 @@ def configure(
   return load.with_vocab_size(config, meta)
 
 
-def start_rates(config: schema.ExperimentConfig) -> tuple[float, ...]:
+def start_rates(
+  analysis: schema.AnalysisConfig, *, own: float
+) -> tuple[float, ...]:
   """The learning rates that a variant is trained with, or that come first.
+
+  By default they are its `own` one, or some around it.
 
   Raises:
     UserError: there are more of them than may be tried.
   """
-  most = config.analysis.max_learning_rates
-  rates = tuple(dict.fromkeys(config.analysis.learning_rates))
+  most = analysis.max_learning_rates
+  rates = tuple(dict.fromkeys(analysis.learning_rates))
   if not rates:
-    own = config.train.learning_rate
     rates = rate_search.around(own) if most else (own,)
   if most and most < len(rates):
     raise errors.UserError(
@@ -125,9 +128,9 @@ def start_rates(config: schema.ExperimentConfig) -> tuple[float, ...]:
   return rates
 
 
-def seeds(config: schema.ExperimentConfig) -> tuple[int, ...]:
-  """The seeds that a variant is trained with."""
-  return tuple(dict.fromkeys(config.analysis.seeds)) or (config.seed,)
+def seeds(analysis: schema.AnalysisConfig, *, own: int) -> tuple[int, ...]:
+  """The seeds that a variant is trained with, by default its `own` one."""
+  return tuple(dict.fromkeys(analysis.seeds)) or (own,)
 
 
 def trial(
@@ -175,8 +178,8 @@ def check(config: schema.ExperimentConfig, *, mode: str) -> None:
   been trained: rules, mesh, patterns of parameters, and lengths of splits.
   """
   rules.check_command(config, mode)
-  programs.make_mesh(config)
-  loop.open_stream(config)
+  programs.make_mesh(config.recipe, config.mesh)
+  loop.open_stream(config.recipe, config.data)
   splits = measured_splits(config.analysis)
   if config.train.eval_every_steps:
     splits.append("valid")

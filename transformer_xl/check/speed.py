@@ -185,8 +185,8 @@ def _time_model(name: str, config: schema.ExperimentConfig) -> Iterator[Timing]:
     case = f"{name}, {layers} of {config.model.num_layers} layers"
     try:
       timings = [
-        time_update(case, fewer),
-        time_segment(case, fewer),
+        time_update(case, fewer.recipe, fewer.data, fewer.mesh),
+        time_segment(case, fewer.scoring, fewer.mesh),
         time_token(case, fewer),
       ]
     except jax.errors.JaxRuntimeError as error:
@@ -200,20 +200,25 @@ def _time_model(name: str, config: schema.ExperimentConfig) -> Iterator[Timing]:
       return
 
 
-def time_update(case: str, config: schema.ExperimentConfig) -> Timing:
+def time_update(
+  case: str,
+  recipe: schema.Recipe,
+  data: schema.DataConfig,
+  axes: schema.MeshConfig,
+) -> Timing:
   """An update of all lanes, on the mesh that a run would choose."""
-  mesh = programs.make_mesh(config)
-  train = config.train
+  mesh = programs.make_mesh(recipe, axes)
+  train = recipe.train
   stream = streams.TrainStream(
-    _text(config.model, train.batch_size * train.segment_len * 4),
+    _text(recipe.model, train.batch_size * train.segment_len * 4),
     num_lanes=train.batch_size,
     segment_len=train.segment_len,
     resets="never",
   )
   with jax.set_mesh(mesh):
-    create_state, create_memory = programs.creators(config.recipe, mesh)
+    create_state, create_memory = programs.creators(recipe, mesh)
     carry = create_state(), create_memory()
-    update = programs.update(config.recipe, mesh)
+    update = programs.update(recipe, mesh)
     segments = streams.device_segments(
       stream, 0, _UPDATES, mesh_lib.segments(mesh)
     )
@@ -227,7 +232,7 @@ def time_update(case: str, config: schema.ExperimentConfig) -> Timing:
     seconds = _seconds(call) / _UPDATES
   tokens = train.batch_size * train.segment_len
   useful = 3 * network.forward_flops_per_token(
-    config.model,
+    recipe.model,
     segment_len=train.segment_len,
     mem_len=train.mem_len,
     same_length=train.same_length,
@@ -240,11 +245,13 @@ def time_update(case: str, config: schema.ExperimentConfig) -> Timing:
     work=useful * tokens,
     unit="FLOP",
     peak=_peak_of_all(),
-    planned_seconds=_planned_seconds(config),
+    planned_seconds=_planned_seconds(recipe, data, axes),
   )
 
 
-def _planned_seconds(config: schema.ExperimentConfig) -> float | None:
+def _planned_seconds(
+  recipe: schema.Recipe, data: schema.DataConfig, axes: schema.MeshConfig
+) -> float | None:
   """What `--mode=plan` estimates for an update; None where it cannot."""
   devices = jax.devices()
   if devices[0].device_kind not in hardware.CHIPS:
@@ -252,28 +259,32 @@ def _planned_seconds(config: schema.ExperimentConfig) -> float | None:
   try:
     if hardware.is_gpu():
       devices = gpus.described(devices)
-    return plan.train_plan(config, devices).get("estimated_step_seconds")
+    mesh = programs.make_mesh(recipe, axes, devices=devices)
+    planned = plan.train_plan(recipe, data, mesh, count=_UPDATES)
+    return planned.get("estimated_step_seconds")
   except Exception:  # Compilers and drivers have no common type.
     logging.exception("The update could not be planned.")
     return None
 
 
-def time_segment(case: str, config: schema.ExperimentConfig) -> Timing:
+def time_segment(
+  case: str, scoring: schema.Scoring, axes: schema.MeshConfig
+) -> Timing:
   """A segment of evaluation in all lanes, after a full memory."""
-  mem_len = max(config.eval.mem_len)
-  segment_len = config.eval.segment_len
-  lanes = config.eval.batch_size
-  mesh = mesh_lib.make_mesh(config.mesh)
+  mem_len = max(scoring.eval.mem_len)
+  segment_len = scoring.eval.segment_len
+  lanes = scoring.eval.batch_size
+  mesh = mesh_lib.make_mesh(axes)
   stream = streams.EvalStream(
-    _text(config.model, lanes * segment_len * 5),
+    _text(scoring.model, lanes * segment_len * 5),
     num_lanes=lanes,
     segment_len=segment_len,
     warmup_len=0,
     resets="never",
   )
   with jax.set_mesh(mesh):
-    made = evaluator.Evaluator(config.scoring, mesh, mem_len=mem_len)
-    frozen = made.freeze(_parameters(config.model, mesh))
+    made = evaluator.Evaluator(scoring, mesh, mem_len=mem_len)
+    frozen = made.freeze(_parameters(scoring.model, mesh))
     state = made.start(frozen)
     segments = streams.device_segments(stream, 0, 4, mesh_lib.segments(mesh))
 
@@ -285,10 +296,10 @@ def time_segment(case: str, config: schema.ExperimentConfig) -> Timing:
     seconds = _seconds(call) / 4
   tokens = lanes * segment_len
   useful = network.forward_flops_per_token(
-    config.model,
+    scoring.model,
     segment_len=segment_len,
     mem_len=mem_len,
-    same_length=config.eval.same_length,
+    same_length=scoring.eval.same_length,
   )
   return Timing(
     part="segment",

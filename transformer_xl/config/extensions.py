@@ -162,9 +162,11 @@ def _loaded_files() -> list[types.ModuleType]:
   ]
 
 
-def needed(config: schema.ExperimentConfig) -> list[Extension]:
-  """The extensions without which a configuration cannot be used."""
-  return _of_parts(schema.parts(config))
+def needed(
+  model: schema.ModelConfig, train: schema.TrainConfig
+) -> list[Extension]:
+  """The extensions without which a run cannot go on."""
+  return _of_parts(schema.parts(model, train))
 
 
 def needed_by_model(model: schema.ModelConfig) -> list[Extension]:

@@ -8,9 +8,8 @@ from transformer_xl.config import registry
 from transformer_xl.config import schema
 
 
-def check(config: schema.ExperimentConfig) -> None:
+def check(model: schema.ModelConfig) -> None:
   """Raises a UserError for the first rule that the values break."""
-  model = config.model
   known = registry.mixers
   for name, limit in model.pattern:
     if name not in known:

@@ -55,10 +55,13 @@ def check(config: schema.ExperimentConfig) -> None:
       )
   for name, memory in _WITHOUT_MEMORY.items():
     _check_no_memory(config, name, memory)
-  layer_rules.check(config)
-  _check_model(config)
-  _check_mesh(config)
-  _check_training(config)
+  layer_rules.check(config.model)
+  _check_model(config.model)
+  _check_clamps(config.model, config.train, config.eval)
+  _check_mesh(config.model, config.mesh)
+  _check_training(config.train)
+  _check_reading(config.model, config.data, config.train, config.eval)
+  _check_average(config.train, config.eval)
   _check_test_time(config.eval)
 
 
@@ -69,18 +72,24 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
   without effect. This is for what a person asks for, not for the configurations
   that programs derive from it.
   """
-  idle = _settings_without_effect(config)
+  idle = {
+    **_idle_in_training(config.train),
+    **_idle_in_model(config.model),
+    **_idle_in_evaluation(config.eval),
+    **_idle_in_generation(config.generate),
+  }
   if mode == "train":  # Variants may have other layers and encodings.
-    idle |= _fields_of_other_layers(config)
+    idle |= _fields_of_other_layers(config.model)
   for name, needed in idle.items():
-    logging.warning(
-      "%s=%s has no effect without %s.", name, _get(config, name), needed
-    )
+    if _is_set(config, name):
+      logging.warning(
+        "%s=%s has no effect without %s.", name, _get(config, name), needed
+      )
   if mode == "train":
     _warn_of_idle_updates(config.train)
   _check_mode(config, mode, f"--mode={mode}")
   if mode == "train" and config.train.finish_with:
-    _check_checkpoint(config)
+    _check_checkpoint(config.train, config.eval)
     for later in config.train.finish_with:
       _check_mode(config, later, f"{later} in train.finish_with")
 
@@ -102,9 +111,11 @@ def _warn_of_idle_updates(train: training_fields.TrainConfig) -> None:
     )
 
 
-def _check_checkpoint(config: schema.ExperimentConfig) -> None:
+def _check_checkpoint(
+  train: schema.TrainConfig, evaluation: schema.EvalConfig
+) -> None:
   """Raises a UserError for a checkpoint that training will not make."""
-  if config.eval.checkpoint == "best" and not config.train.eval_every_steps:
+  if evaluation.checkpoint == "best" and not train.eval_every_steps:
     raise errors.UserError(
       "train.finish_with would read eval.checkpoint=best, but no checkpoint is"
       " validated, since train.eval_every_steps is 0; set"
@@ -164,11 +175,9 @@ def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
     )
 
 
-def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
-  """Fields that were set and change nothing, with what each of them needs."""
-  train = config.train
+def _idle_in_training(train: schema.TrainConfig) -> dict[str, str]:
+  """Fields of training that change nothing, with what each of them needs."""
   idle: dict[str, str] = {}
-
   if not train.init_from:
     idle["train.init_parameters"] = "train.init_from"
     idle["train.init_checkpoint"] = "train.init_from"
@@ -185,31 +194,46 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
     idle["train.average_rate_factor"] = (
       "train.asgd_start_step below train.num_steps"
     )
-  if config.model.auxiliary.num_targets == 1:
-    idle["model.auxiliary.target_weight"] = "model.auxiliary.num_targets"
-  if config.model.num_layers == 1:
-    idle["model.auxiliary.layers"] = "model.num_layers above 1"
   if not train.mem_len:
     idle["train.mem_len_low"] = "train.mem_len"
   if not train.eval_every_steps:
     idle["train.log_memory_use"] = "train.eval_every_steps"
+  return idle
 
-  if config.eval.dynamic.kind == "none":
+
+def _idle_in_model(model: schema.ModelConfig) -> dict[str, str]:
+  """Fields of the model that change nothing, with what each of them needs."""
+  idle = {}
+  if model.auxiliary.num_targets == 1:
+    idle["model.auxiliary.target_weight"] = "model.auxiliary.num_targets"
+  if model.num_layers == 1:
+    idle["model.auxiliary.layers"] = "model.num_layers above 1"
+  return idle
+
+
+def _idle_in_evaluation(evaluation: schema.EvalConfig) -> dict[str, str]:
+  """Fields of evaluation that change nothing, with what each of them needs."""
+  idle = {}
+  if evaluation.dynamic.kind == "none":
     idle["eval.dynamic.lanes"] = "eval.dynamic.kind"
     idle["eval.dynamic.learning_rate"] = "eval.dynamic.kind"
     idle["eval.dynamic.decay"] = "eval.dynamic.kind"
-  if not config.eval.cache.size:
+  if not evaluation.cache.size:
     idle["eval.cache.flatness"] = "eval.cache.size"
     idle["eval.cache.share"] = "eval.cache.size"
+  return idle
 
-  if not config.generate.prompt_split:
+
+def _idle_in_generation(generate: schema.GenerateConfig) -> dict[str, str]:
+  """Fields of generation that change nothing, with what each of them needs."""
+  idle = {}
+  if not generate.prompt_split:
     idle["generate.prompt_start"] = "generate.prompt_split"
     idle["generate.prompt_len"] = "generate.prompt_split"
-  if config.generate.temperature == 0:
+  if generate.temperature == 0:
     idle["generate.top_k"] = "generate.temperature above 0"
     idle["generate.top_p"] = "generate.temperature above 0"
-
-  return {name: need for name, need in idle.items() if _is_set(config, name)}
+  return idle
 
 
 def _fields_of_others(
@@ -237,25 +261,25 @@ def _any_of(names: list[str]) -> str:
   return f"{', '.join(names)} or {last}" if names else last
 
 
-def _fields_of_other_layers(config: schema.ExperimentConfig) -> dict[str, str]:
-  """Fields that were set for what no layer has, and what they need."""
+def _fields_of_other_layers(model: schema.ModelConfig) -> dict[str, str]:
+  """Fields of what no layer of a model has, and what they need."""
   idle = {}
-  if not config.model.has_attention:
+  if not model.has_attention:
     for name in _OF_ATTENTION:
       idle[name] = "a layer that attends in model.layers"
   encodings = registry.encodings
-  if not encodings[config.model.encoding].has_table:
+  if not encodings[model.encoding].has_table:
     tables = [name for name, kind in encodings.items() if kind.has_table]
     idle["model.num_positions"] = f"model.encoding={_any_of(tables)}"
   own_of_mixers = registry.mixers.groups()
   own_of_encodings = encodings.groups()
   for name in schema.all_fields():
     owner = name.removeprefix("model.").partition(".")[0]
-    if owner in own_of_mixers and owner not in config.model.mixers:
+    if owner in own_of_mixers and owner not in model.mixers:
       idle[name] = f"{owner} in model.layers"
-    if owner in own_of_encodings and owner != config.model.encoding:
+    if owner in own_of_encodings and owner != model.encoding:
       idle[name] = f"model.encoding={owner}"
-  return {name: need for name, need in idle.items() if _is_set(config, name)}
+  return idle
 
 
 def _is_set(config: schema.ExperimentConfig, name: str) -> bool:
@@ -288,8 +312,7 @@ def _check_no_memory(
     )
 
 
-def _check_model(config: schema.ExperimentConfig) -> None:
-  model = config.model
+def _check_model(model: schema.ModelConfig) -> None:
   if model.model_dim % 2:
     raise errors.UserError(
       "model.model_dim must be even, for a sine and a cosine per frequency: "
@@ -320,13 +343,6 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       f"model.num_heads={model.num_heads}: set --config.model.num_kv_heads."
     )
   encoding = registry.encodings[model.encoding]
-  for name in ("train.clamp_len", "eval.clamp_len"):
-    length = _get(config, name)
-    if length and not encoding.clamps:
-      raise errors.UserError(
-        f"{name}={length} clamps distances for relative encodings only, "
-        f"but model.encoding is {model.encoding}; set --config.{name}=0."
-      )
   if encoding.rotates and model.head_dim % 2:
     raise errors.UserError(
       f"model.head_dim must be even for model.encoding={model.encoding}, which "
@@ -338,17 +354,37 @@ def _check_model(config: schema.ExperimentConfig) -> None:
     registry.mixers[name].check(model)
 
 
-def _check_mesh(config: schema.ExperimentConfig) -> None:
+def _check_clamps(
+  model: schema.ModelConfig,
+  train: schema.TrainConfig,
+  evaluation: schema.EvalConfig,
+) -> None:
+  """Raises where distances are to be clamped and the encoding has none."""
+  if registry.encodings[model.encoding].clamps:
+    return
+  lengths = {
+    "train.clamp_len": train.clamp_len,
+    "eval.clamp_len": evaluation.clamp_len,
+  }
+  for name, length in lengths.items():
+    if length:
+      raise errors.UserError(
+        f"{name}={length} clamps distances for relative encodings only, "
+        f"but model.encoding is {model.encoding}; set --config.{name}=0."
+      )
+
+
+def _check_mesh(model: schema.ModelConfig, mesh: schema.MeshConfig) -> None:
   """Raises where an axis would silently leave matrices whole."""
   heads = ["num_heads"]
-  if config.model.num_kv_heads != config.model.num_heads:
+  if model.num_kv_heads != model.num_heads:
     heads = ["num_kv_heads"]  # They divide the others.
   for axis, names in (
     ("fsdp", ["model_dim"]),
     ("tensor", [*heads, "ff_dim"]),
   ):
-    sizes = {f"model.{name}": getattr(config.model, name) for name in names}
-    parts = getattr(config.mesh, axis)
+    sizes = {f"model.{name}": getattr(model, name) for name in names}
+    parts = getattr(mesh, axis)
     common = math.gcd(*sizes.values())
     if common % parts:  # -1 divides everything.
       small = [n for n in range(1, math.isqrt(common) + 1) if common % n == 0]
@@ -362,9 +398,7 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
       )
 
 
-def _check_training(config: schema.ExperimentConfig) -> None:
-  train = config.train
-  data = config.data
+def _check_training(train: schema.TrainConfig) -> None:
   parts = train.accumulation_steps
   if train.batch_size % parts:
     near = max(1, round(train.batch_size / parts)) * parts
@@ -384,16 +418,6 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       f"train.mem_len_low={train.mem_len_low} must be at most train.mem_len="
       f"{train.mem_len}, between which the memory of an update is drawn; set "
       f"--config.train.mem_len_low={train.mem_len} or --config.train.mem_len."
-    )
-  if train.mem_len and train.mem_len_low >= 0:
-    layer_rules.require_memory_of_tokens(config.model, "train.mem_len_low")
-  num_targets = config.model.auxiliary.num_targets
-  if num_targets > train.segment_len:
-    raise errors.UserError(
-      f"model.auxiliary.num_targets={num_targets} must be at most train."
-      f"segment_len={train.segment_len}, since targets beyond the segment are "
-      "not read; set --config.model.auxiliary.num_targets="
-      f"{train.segment_len}."
     )
   if train.lora.rank and not train.init_from:
     raise errors.UserError(
@@ -415,8 +439,33 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       f"train.decay_steps={train.decay_steps}; set "
       f"--config.train.warmup_steps={last // 10}."
     )
-  reads_again = train.context_len or config.eval.context_len
-  if reads_again and config.model.memory_start == "zeros":
+  if train.ema_decay and train.asgd_start_step:
+    raise errors.UserError(
+      "one average of the parameters can be kept, not train.ema_decay="
+      f"{train.ema_decay} and train.asgd_start_step={train.asgd_start_step}; "
+      "set one of them to 0."
+    )
+
+
+def _check_reading(
+  model: schema.ModelConfig,
+  data: schema.DataConfig,
+  train: schema.TrainConfig,
+  evaluation: schema.EvalConfig,
+) -> None:
+  """Raises where a text cannot be read by a model as it is to be."""
+  if train.mem_len and train.mem_len_low >= 0:
+    layer_rules.require_memory_of_tokens(model, "train.mem_len_low")
+  num_targets = model.auxiliary.num_targets
+  if num_targets > train.segment_len:
+    raise errors.UserError(
+      f"model.auxiliary.num_targets={num_targets} must be at most train."
+      f"segment_len={train.segment_len}, since targets beyond the segment are "
+      "not read; set --config.model.auxiliary.num_targets="
+      f"{train.segment_len}."
+    )
+  reads_again = train.context_len or evaluation.context_len
+  if reads_again and model.memory_start == "zeros":
     raise errors.UserError(
       "context_len needs a start of the text before which nothing is seen: "
       "set --config.model.memory_start=masked."
@@ -426,20 +475,20 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       "data.targets=answers needs segments of one length: set "
       "--config.train.segment_len_std=0."
     )
-  if data.reset_at_documents and config.model.memory_start == "zeros":
+  if data.reset_at_documents and model.memory_start == "zeros":
     raise errors.UserError(
       "memory cannot be reset inside a segment when empty memory is attended: "
       "set --config.model.memory_start=masked or "
       "--config.data.reset_at_documents=False."
     )
-  if train.ema_decay and train.asgd_start_step:
-    raise errors.UserError(
-      "one average of the parameters can be kept, not train.ema_decay="
-      f"{train.ema_decay} and train.asgd_start_step={train.asgd_start_step}; "
-      "set one of them to 0."
-    )
+
+
+def _check_average(
+  train: schema.TrainConfig, evaluation: schema.EvalConfig
+) -> None:
+  """Raises if another average is to be evaluated than training keeps."""
   kind = train.average_kind
-  wanted = config.eval.parameters
+  wanted = evaluation.parameters
   if kind and wanted not in ("raw", kind):
     raise errors.UserError(
       f"eval.parameters={wanted}, but training keeps the average {kind!r}; "

@@ -188,13 +188,13 @@ def parts_of_model(model: ModelConfig) -> list[Part]:
   ]
 
 
-def parts(config: ExperimentConfig) -> list[Part]:
+def parts(model: ModelConfig, train: TrainConfig) -> list[Part]:
   """Everything registered that a run uses, apart from its data."""
   return [
-    *parts_of_model(config.model),
-    Part(registry.optimizers.kind, config.train.optimizer),
-    Part(registry.schedules.kind, config.train.schedule),
-    Part(registry.trackers.kind, config.train.tracker),
+    *parts_of_model(model),
+    Part(registry.optimizers.kind, train.optimizer),
+    Part(registry.schedules.kind, train.schedule),
+    Part(registry.trackers.kind, train.tracker),
   ]
 
 
@@ -205,7 +205,7 @@ def as_saved(config: ExperimentConfig) -> dict[str, Any]:
   read without them.
   """
   tree = dataclasses.asdict(config)
-  used = {(part.kind, part.name) for part in parts(config)}
+  used = {(part.kind, part.name) for part in parts(config.model, config.train)}
   for section, kinds in OWN_GROUPS.items():
     for kind in kinds:
       for name in kind.groups():

@@ -6,6 +6,7 @@ neural cache, the split is scored again with them (docs/dynamic.md). Results
 with and without them are kept apart.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterable
 
@@ -39,7 +40,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[cards_lib.Card]:
   Raises:
     UserError: the checkpoint cannot be loaded, or the data do not suit it.
   """
-  model = load(_within_split(config), workdir)
+  evaluation = _within_split(config.scoring)
+  config = load_lib.replaced(config, {"eval": evaluation})
+  model = load(config, workdir)
   static = evaluate(model)
   split = model.config.eval.split
   cards_lib.keep(workdir, f"eval_{split}", {"cards": static})
@@ -68,8 +71,7 @@ def check_run(config: schema.ExperimentConfig, workdir: str) -> None:
   trained_model.make_mesh(config.model, config.mesh)
   trained_model.restore_params(
     workdir,
-    which=config.eval.checkpoint,
-    average=config.eval.parameters != "raw",
+    which=trained_model.chosen(config.eval),
     target=network.abstract_params(config.model),
     only_check=True,
   )
@@ -90,32 +92,30 @@ def load(
   return model
 
 
-def _within_split(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
+def _within_split(scoring: schema.Scoring) -> schema.EvalConfig:
   """Cuts memories, caches and warm-ups that are longer than the split.
 
   Arrays are as long as the memory: a length with some zeros too many would
   need more of the device than it has. A memory that starts with zeros, which
   are attended to, is full from the start, and each length has other losses.
   """
-  evaluation = config.eval
-  file = token_file.open_split(config.data.dataset_dir, evaluation.split)
+  evaluation = scoring.eval
+  split = evaluation.split
+  file = token_file.open_split(scoring.data.dataset_dir, split)
   longest = max(1, len(file.tokens) - 1)
-  lengths = {
-    "eval.cache.size": evaluation.cache.size,
-    "eval.warmup_len": evaluation.warmup_len,
-  }
-  for name, length in lengths.items():
-    if length > longest:
-      _warn_of_cut(name, length, evaluation.split, longest)
-      config = load_lib.replaced(config, {name: longest})
-  is_full = config.model.memory_start == "zeros"
+  if evaluation.cache.size > longest:
+    _warn_of_cut("eval.cache.size", evaluation.cache.size, split, longest)
+    cache = dataclasses.replace(evaluation.cache, size=longest)
+    evaluation = dataclasses.replace(evaluation, cache=cache)
+  if evaluation.warmup_len > longest:
+    _warn_of_cut("eval.warmup_len", evaluation.warmup_len, split, longest)
+    evaluation = dataclasses.replace(evaluation, warmup_len=longest)
+  is_full = scoring.model.memory_start == "zeros"
   if not is_full and max(evaluation.mem_len) > longest:
-    _warn_of_cut(
-      "eval.mem_len", max(evaluation.mem_len), evaluation.split, longest
-    )
+    _warn_of_cut("eval.mem_len", max(evaluation.mem_len), split, longest)
     cut = dict.fromkeys(min(length, longest) for length in evaluation.mem_len)
-    config = load_lib.replaced(config, {"eval.mem_len": tuple(cut)})
-  return config
+    evaluation = dataclasses.replace(evaluation, mem_len=tuple(cut))
+  return evaluation
 
 
 def _warn_of_cut(name: str, length: int, split: str, longest: int) -> None:

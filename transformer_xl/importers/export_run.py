@@ -124,10 +124,9 @@ def export(
     if cards:
       lines = "".join(f"{json.dumps(card)}\n" for card in cards)
       _write(folder, "evaluation_cards.jsonl", lines)
-    text = model_card.render(
+    subject = model_card.Subject(
       os.path.basename(storage.absolute(target)),
       config.model,
-      cards,
       origin=model_card.origin(
         workdir, dataset=config.data.name, step=model.step
       ),
@@ -135,7 +134,7 @@ def export(
       unit=vocabulary.unit,
       model_type=fields["model_type"] if is_decoder else None,
     )
-    _write(folder, "README.md", text)
+    _write(folder, "README.md", model_card.render(subject, cards))
   return not is_decoder
 
 

@@ -1,6 +1,7 @@
 """The README.md of an exported model, with the metadata that the Hub reads."""
 
 import os
+from typing import NamedTuple
 
 import huggingface_hub
 
@@ -83,28 +84,31 @@ def origin(workdir: str, *, dataset: str, step: int) -> str:
   return text
 
 
-def render(
-  name: str,
-  model: schema.ModelConfig,
-  cards: list[cards_lib.Card],
-  *,
-  origin: str,
-  num_parameters: int,
-  unit: str,
-  model_type: str | None,
-) -> str:
-  """The text of README.md: metadata, sizes, how to load, evaluations.
+class Subject(NamedTuple):
+  """The model that a card is of.
 
-  Args:
-    name: of the model.
-    model: its configuration.
-    cards: its evaluations.
-    origin: where the parameters are from.
+  Attributes:
+    name: what it is called.
+    config: its configuration.
+    origin: where its parameters are from.
     num_parameters: the number of them.
     unit: what a token is.
-    model_type: the type of transformers that the model is, such as llama; None
-      if the folder has the model's file.
+    model_type: the type of transformers that it is, such as llama; None if the
+      folder has the model's file.
   """
+
+  name: str
+  config: schema.ModelConfig
+  origin: str
+  num_parameters: int
+  unit: str
+  model_type: str | None
+
+
+def render(subject: Subject, cards: list[cards_lib.Card]) -> str:
+  """The text of README.md: metadata, sizes, how to load, evaluations."""
+  model = subject.config
+  model_type = subject.model_type
   kind = "Transformer-XL language model (Dai et al. 2019)"
   how = ", which runs the model's file in this folder"
   trust = ", trust_remote_code=True"
@@ -115,7 +119,7 @@ def render(
     trust = ""
     tags = [model_type, "jax"]
   metadata = huggingface_hub.ModelCardData(
-    model_name=name,
+    model_name=subject.name,
     library_name=_LIBRARY,
     pipeline_tag="text-generation",
     tags=tags,
@@ -125,12 +129,12 @@ def render(
 {metadata.to_yaml()}
 ---
 
-# {_escape(name)}
+# {_escape(subject.name)}
 
-A {kind} with {num_parameters:,}
-parameters, {_escape(origin)}: {model.num_layers} layers of width
+A {kind} with {subject.num_parameters:,}
+parameters, {_escape(subject.origin)}: {model.num_layers} layers of width
 {model.model_dim} with {model.num_heads} heads, and a vocabulary of
-{model.vocab_size:,} {unit}s.
+{model.vocab_size:,} {subject.unit}s.
 
 ```python
 import transformer_xl

@@ -51,8 +51,7 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
   at = mesh_lib.parameters(mesh, shape, network.splits(model))
   saved = trained_model.restore_saved(
     workdir,
-    which=config.eval.checkpoint,
-    average=config.eval.parameters != "raw",
+    which=trained_model.chosen(config.eval),
     target=mesh_lib.placed(shape, at),
   )
   if saved.adapters is None:

@@ -18,9 +18,9 @@ def lower(
   model: schema.ModelConfig,
   evaluation: schema.EvalConfig,
   generate: schema.GenerateConfig,
-  device: jax.Device,
+  mesh: jax.sharding.Mesh,
 ) -> jax.stages.Lowered:
-  """Lowers the loop of `--mode=generate`, for one device.
+  """Lowers the loop of `--mode=generate`, for a mesh of one device.
 
   The compiler does not know how many tokens the loop will draw, so its costs
   are those of one token of each sample.
@@ -34,7 +34,6 @@ def lower(
     same_length=evaluation.same_length,
     step_len=1,
   )
-  mesh = mesh_lib.of_one_device(device)
 
   def prepared(
     params: shapes.PyTree, keys: jax.Array

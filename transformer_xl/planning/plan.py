@@ -49,7 +49,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
     meta = token_file.read_meta(config.data.dataset_dir)
     config = load.with_vocab_size(config, meta)
   devices = topology_lib.slice_devices(topology)
-  mesh = programs.make_mesh(config, devices=devices)
+  mesh = programs.make_mesh(config.recipe, config.mesh, devices=devices)
   logging.info("%s", programs.describe_mesh(config.train, mesh))
   groups = network.abstract_params(config.model).items()
   parameters = {n: network.num_parameters(tree) for n, tree in groups}
@@ -61,12 +61,19 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
     "num_parameters": sum(parameters.values()),
     "mesh": dict(mesh.shape),
   }
-  result["train"] = train = train_plan(config, devices)
+  result["train"] = train = train_plan(
+    config.recipe, config.data, mesh, count=config.updates_per_call
+  )
   chosen = train if train["fits"] else _nearest(config, devices)
   if not train["fits"]:
     train["nearest_that_fits"] = chosen
-  result["eval"] = evaluation = eval_plan(config, devices)
-  held = _bytes_while_evaluating(config, devices, evaluation)
+  eval_mesh = trained_model.make_mesh(
+    config.model, config.mesh, devices=devices
+  )
+  result["eval"] = evaluation = eval_plan(config.scoring, eval_mesh)
+  held = _bytes_while_evaluating(
+    config.recipe, config.scoring, mesh, evaluation
+  )
   evaluation["hbm_bytes_while_evaluating"] = held
   result["generate"] = generation_plan(
     config.model, config.eval, config.generate, devices[0]
@@ -108,17 +115,20 @@ def _announced(program: str) -> Iterator[None]:
 
 
 def train_plan(
-  config: schema.ExperimentConfig, devices: list[jax.Device]
+  recipe: schema.Recipe,
+  data: schema.DataConfig,
+  mesh: jax.sharding.Mesh,
+  *,
+  count: int,
 ) -> Plan:
-  """Plans the updates of training, with segments of the longest length.
+  """Plans calls of `count` updates, with segments of the longest length.
 
   Padding is neither useful work nor a token that is read.
   """
-  train = config.train
-  length = round(segment_lengths.of(config.train).mean)
-  count = config.updates_per_call
+  train = recipe.train
+  length = round(segment_lengths.of(train).mean)
   useful = 3 * network.forward_flops_per_token(
-    config.model,
+    recipe.model,
     segment_len=length,
     mem_len=train.mem_len,
     context_len=train.context_len,
@@ -126,30 +136,31 @@ def train_plan(
   )
   tokens = train.batch_size * train.gradient_segments * length
   with _announced("training"):
-    lowered = lower_updates(config, count=count, devices=devices)
-    return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
+    lowered = lower_updates(recipe, data, mesh, count=count)
+    return _plan(lowered, mesh, count=count, tokens=tokens, useful=useful)
 
 
 def lower_updates(
-  config: schema.ExperimentConfig,
+  recipe: schema.Recipe,
+  data: schema.DataConfig,
+  mesh: jax.sharding.Mesh,
   *,
   count: int,
-  devices: list[jax.Device] | None = None,
 ) -> jax.stages.Lowered:
-  """Lowers `count` updates in one call, for this machine or given devices."""
-  mesh = programs.make_mesh(config, devices=devices)
+  """Lowers `count` updates in one call, for a mesh."""
+  train = recipe.train
   with jax.set_mesh(mesh):
-    lengths = segment_lengths.of(config.train)
+    lengths = segment_lengths.of(train)
     segments = segment.placed(
       mesh,
-      count * config.train.gradient_segments,
-      config.train,
+      count * train.gradient_segments,
+      train,
       lengths.longest,
-      parts=config.train.accumulation_steps,
-      has_weights=lengths.is_padded or config.data.targets == "answers",
+      parts=train.accumulation_steps,
+      has_weights=lengths.is_padded or data.targets == "answers",
     )
-    state = programs.placed_state(config.recipe, mesh)
-    return programs.update(config.recipe, mesh).lower(*state, segments)
+    state = programs.placed_state(recipe, mesh)
+    return programs.update(recipe, mesh).lower(*state, segments)
 
 
 def held_bytes(compiled: jax.stages.Compiled) -> int:
@@ -167,19 +178,12 @@ def held_bytes(compiled: jax.stages.Compiled) -> int:
   )
 
 
-def eval_plan(
-  config: schema.ExperimentConfig,
-  devices: list[jax.Device],
-  *,
-  mesh: jax.sharding.Mesh | None = None,
-) -> Plan:
-  """Plans evaluation with the longest memory, by default on its own mesh."""
-  evaluation = config.eval
+def eval_plan(scoring: schema.Scoring, mesh: jax.sharding.Mesh) -> Plan:
+  """Plans evaluation with the longest memory."""
+  evaluation = scoring.eval
   mem_len = max(evaluation.mem_len)
-  if mesh is None:
-    mesh = trained_model.make_mesh(config.model, config.mesh, devices=devices)
   useful = network.forward_flops_per_token(
-    config.model,
+    scoring.model,
     segment_len=evaluation.segment_len,
     mem_len=mem_len,
     context_len=evaluation.context_len,
@@ -187,10 +191,10 @@ def eval_plan(
   )
   tokens = evaluation.batch_size * evaluation.segment_len
   with _announced(f"evaluation with a memory of {mem_len}"):
-    lowered = lower_evaluation(config, mesh)
+    lowered = lower_evaluation(scoring, mesh)
     plan = _plan(
       lowered,
-      devices,
+      mesh,
       count=evaluator.SEGMENTS_PER_CALL,
       tokens=tokens,
       useful=useful,
@@ -199,10 +203,10 @@ def eval_plan(
 
 
 def lower_evaluation(
-  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+  scoring: schema.Scoring, mesh: jax.sharding.Mesh
 ) -> jax.stages.Lowered:
   """Lowers one call of evaluation with the longest memory, for a mesh."""
-  evaluation = config.eval
+  evaluation = scoring.eval
   with jax.set_mesh(mesh):
     segments = segment.placed(
       mesh,
@@ -211,9 +215,7 @@ def lower_evaluation(
       evaluation.segment_len,
       has_weights=True,
     )
-    scorer = evaluator.Evaluator(
-      config.scoring, mesh, mem_len=max(evaluation.mem_len)
-    )
+    scorer = evaluator.Evaluator(scoring, mesh, mem_len=max(evaluation.mem_len))
     return scorer.lower(segments)
 
 
@@ -232,33 +234,40 @@ def generation_plan(
     step_len=1,
   )
   tokens = generate.num_samples
+  mesh = mesh_lib.of_one_device(device)
   with _announced("generation"):
-    lowered = generation.lower(model, evaluation, generate, device)
-    plan = _plan(lowered, [device], count=1, tokens=tokens, useful=useful)
+    lowered = generation.lower(model, evaluation, generate, mesh)
+    plan = _plan(lowered, mesh, count=1, tokens=tokens, useful=useful)
   return {**plan, "mem_len": generate.mem_len, "num_samples": tokens}
 
 
 def _bytes_while_evaluating(
-  config: schema.ExperimentConfig,
-  devices: list[jax.Device],
+  recipe: schema.Recipe,
+  scoring: schema.Scoring,
+  mesh: jax.sharding.Mesh,
   evaluation: Plan,
 ) -> int | None:
   """Bytes per chip during a validation, where the training state stays.
 
   None if training never validates, or if evaluation does not fit by itself.
+
+  Args:
+    recipe: of training.
+    scoring: how the run is evaluated after training.
+    mesh: of training.
+    evaluation: the plan of `scoring`.
   """
-  if not config.train.eval_every_steps:
+  if not recipe.train.eval_every_steps:
     return None
-  mesh = programs.make_mesh(config, devices=devices)
-  validation = programs.validation_config(config)
-  (mem_len,) = validation.eval.mem_len
+  mem_len = recipe.train.mem_len
+  validation = programs.validation(scoring, mem_len)
   planned = (evaluation["mem_len"], evaluation["mesh"])
   if planned != (mem_len, dict(mesh.shape)):
-    evaluation = eval_plan(validation, devices, mesh=mesh)
+    evaluation = eval_plan(validation, mesh)
   held = evaluation.get("hbm_bytes_per_chip")
   if held is None:
     return None
-  state, memory = programs.placed_state(config.recipe, mesh)
+  state, memory = programs.placed_state(recipe, mesh)
   if not protocol.caches_keys(
     validation.model, validation.eval, mesh, mem_len=mem_len
   ):
@@ -268,12 +277,17 @@ def _bytes_while_evaluating(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
     for leaf in jax.tree.leaves((state, memory))
   ]
-  return held + sum(sizes) * hardware.CHIPS[devices[0].device_kind].devices
+  return held + sum(sizes) * hardware.CHIPS[_kind(mesh)].devices
+
+
+def _kind(mesh: jax.sharding.Mesh) -> str:
+  """What the devices of a mesh are called."""
+  return mesh.devices.flat[0].device_kind
 
 
 def _plan(
   lowered: jax.stages.Lowered,
-  devices: list[jax.Device],
+  mesh: jax.sharding.Mesh,
   *,
   count: int,
   tokens: int,
@@ -286,7 +300,8 @@ def _plan(
   cycles for our kernels: `kernel_cycles` is the minimum that the matrix units
   need, and is part of `estimated_cycles`.
   """
-  options = gpus.COMPILER_OPTIONS if devices[0].platform == "gpu" else None
+  platform = mesh.devices.flat[0].platform
+  options = gpus.COMPILER_OPTIONS if platform == "gpu" else None
   start = time.perf_counter()
   try:
     compiled = lowered.compile(options)
@@ -298,7 +313,7 @@ def _plan(
     line = next(part for part in text.splitlines() if part.strip())
     return {"fits": False, "reason": line[:300]}
   seconds = time.perf_counter() - start
-  kind = devices[0].device_kind
+  kind = _kind(mesh)
   program = compiled.as_text()
   memory = compiled.memory_analysis()
   assert program is not None
@@ -314,8 +329,8 @@ def _plan(
   step_seconds = cycles(cost) / chip.clock
   at_most = cycles(hlo_cost.program_cost(program, branch=max)) / chip.clock
   traffic = cost.traffic() / count * chip.devices
-  executed = (cost.flops + cost.kernel_flops) / count * len(devices)
-  num_chips = len(devices) // chip.devices
+  executed = (cost.flops + cost.kernel_flops) / count * mesh.size
+  num_chips = mesh.size // chip.devices
   useful_flops = useful * tokens
   return {
     "fits": held <= chip.hbm_bytes,
@@ -332,7 +347,7 @@ def _plan(
     "cycles_by_part": cost.by_part(steps=count),
     "estimated_step_seconds": step_seconds,
     "estimated_step_seconds_at_most": at_most,
-    "estimated_mfu": useful_flops / (step_seconds * peak * len(devices)),
+    "estimated_mfu": useful_flops / (step_seconds * peak * mesh.size),
     "estimated_tokens_per_second_per_chip": tokens / step_seconds / num_chips,
     "collective_bytes": {
       name: size / count * chip.devices
@@ -394,7 +409,10 @@ def _nearest(
   )
   for change, changed in tries:
     logging.info("The configuration does not fit; trying %s.", change)
-    plan = train_plan(changed, devices)
+    mesh = programs.make_mesh(changed.recipe, changed.mesh, devices=devices)
+    plan = train_plan(
+      changed.recipe, changed.data, mesh, count=changed.updates_per_call
+    )
     if plan["fits"]:
       return {"change": change, **plan}
   return None

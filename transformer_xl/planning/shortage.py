@@ -11,6 +11,7 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.planning import plan
+from transformer_xl.training import programs
 
 _NUM_ALTERNATIVES = 4
 # Fields whose smaller values need less memory, by mode.
@@ -50,7 +51,10 @@ def explain(
     config = load.with_vocab_size(config, meta)
   held = ""
   with contextlib.suppress(jax.errors.JaxRuntimeError):
-    lowered = plan.lower_updates(config, count=config.updates_per_call)
+    mesh = programs.make_mesh(config.recipe, config.mesh)
+    lowered = plan.lower_updates(
+      config.recipe, config.data, mesh, count=config.updates_per_call
+    )
     num_bytes = plan.held_bytes(lowered.compile())
     held = f"; an update holds {num_bytes / 2**30:.2f} GiB on each device"
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")

@@ -2,23 +2,23 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from transformer_xl import errors
+from transformer_xl import shapes
 
 
-def fetch(results: Any) -> Any:
+def fetch(results: shapes.PyTree) -> shapes.PyTree:
   """Copies a tree of results to the host, as whole arrays of NumPy.
 
   The compiler may shard results over the devices of several processes, each of
   which can read those of its own only; so all of them must call this.
   """
 
-  def whole(leaf: jax.Array) -> Any:
+  def whole(leaf: jax.Array) -> jax.Array | np.ndarray:
     if leaf.is_fully_addressable:
       return leaf
     return multihost_utils.process_allgather(leaf, tiled=True)

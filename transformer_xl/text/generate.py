@@ -19,6 +19,16 @@ from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
 _OVERLAP = 8  # Tokens of the prompt that are decoded before the first piece.
+# Fields of `config.generate` that a result states.
+_STATED = (
+  "num_samples",
+  "temperature",
+  "top_k",
+  "top_p",
+  "repetition_penalty",
+  "no_repeat_ngram",
+  "stop",
+)
 
 
 class Sample(NamedTuple):
@@ -323,7 +333,7 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
   options = config.generate
   vocabulary = vocabulary_lib.load(config.data.dataset_dir)
   if options.prompt_split:
-    _read_excerpt(config)
+    _read_excerpt(config.data, options)
   elif options.prompt_file != "-":  # Standard input is read only once.
     name = "generate.prompt_file" if options.prompt_file else "generate.prompt"
     _encode_prompt(vocabulary, _read_prompt(options), name)
@@ -339,14 +349,15 @@ def _read_prompt(options: schema.GenerateConfig) -> str:
   return inputs.read_file(options.prompt_file, field="generate.prompt_file")
 
 
-def _read_excerpt(config: schema.ExperimentConfig) -> Excerpt:
+def _read_excerpt(
+  data: schema.DataConfig, options: schema.GenerateConfig
+) -> Excerpt:
   """The prompt from `generate.prompt_split`, and what follows it there.
 
   Raises:
     UserError: there is no such split, or no token follows the prompt in it.
   """
-  options = config.generate
-  file = token_file.open_split(config.data.dataset_dir, options.prompt_split)
+  file = token_file.open_split(data.dataset_dir, options.prompt_split)
   start = options.prompt_start
   end = start + options.prompt_len
   if end >= len(file.tokens):
@@ -376,7 +387,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   excerpt = None
   if options.prompt_split:
     run_record.check_vocabulary(config.data.dataset_dir, workdir)
-    excerpt = _read_excerpt(config)
+    excerpt = _read_excerpt(config.data, options)
   else:
     text = _read_prompt(options)
   with language_model.loaded(
@@ -410,24 +421,16 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   ]
   reference: metrics_log.Json = {}
   if excerpt is not None:
+    text_after = continuation(
+      model.vocabulary, excerpt.prompt, excerpt.reference
+    )
     reference = {
       "prompt_split": options.prompt_split,
       "prompt_start": options.prompt_start,
-      "reference": continuation(
-        model.vocabulary, excerpt.prompt, excerpt.reference
-      ),
+      "reference": text_after,
       "num_reference_tokens": len(excerpt.reference),
     }
-    _print(f"--- reference\n{reference['reference']}\n")
-  names = (
-    "num_samples",
-    "temperature",
-    "top_k",
-    "top_p",
-    "repetition_penalty",
-    "no_repeat_ngram",
-    "stop",
-  )
+    _print(f"--- reference\n{text_after}\n")
   result = {
     "prompt": text,
     "num_prompt_tokens": found.state.num_tokens - len(found.tokens),
@@ -437,7 +440,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     "tokens_per_second": found.tokens_per_second,
     "seed": config.seed,
     "samples": drawn,
-    **{name: getattr(options, name) for name in names},
+    **{name: getattr(options, name) for name in _STATED},
     **model.settings(),
     "checkpoint_step": model.checkpoint_step,
   }

@@ -16,11 +16,12 @@ checkpoints of regular steps (`checkpoint.every_steps`).
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.training import step as step_lib
+from transformer_xl.workdir import metrics_log
 
 WINDOW = 100  # Updates over which the median loss is taken.
 TRIES = 3  # Retries at one place in training before the run stops.
@@ -51,7 +52,7 @@ class Answer(NamedTuple):
 
   skipped: int = 0  # Segments; update k reads S from k S + skipped on.
   rate_factor: float = 1.0  # Multiplies the configured learning rate.
-  events: tuple[dict[str, Any], ...] = ()  # As in `metrics.jsonl`.
+  events: tuple[metrics_log.Json, ...] = ()  # As in `metrics.jsonl`.
 
 
 class Rules(NamedTuple):
@@ -69,19 +70,10 @@ class Rules(NamedTuple):
     return math.ceil(WINDOW / self.every_steps) + 2
 
 
-def rules_of(config: schema.ExperimentConfig) -> Rules:
-  """What a configuration wants done about divergence."""
-  return Rules(
-    config.divergence,
-    config.checkpoint.every_steps,
-    config.train.gradient_segments,
-  )
-
-
 class Guard:
   """Detects divergence of one run and decides what to do."""
 
-  def __init__(self, rules: Rules, saved: dict[str, Any] | None = None):
+  def __init__(self, rules: Rules, saved: metrics_log.Json | None = None):
     """Starts with no losses, or from the metadata of a checkpoint."""
     saved = saved or {"losses": [], "lowest": None, "answer": []}
     self._config = rules.config

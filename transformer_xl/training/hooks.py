@@ -8,7 +8,7 @@ loss is not finite. Those that are due are called in the order of their list.
 
 import math
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import optax
@@ -158,34 +158,31 @@ class Evaluation:
 
   def __init__(
     self,
-    config: schema.ExperimentConfig,
+    train: schema.TrainConfig,
+    scoring: schema.Scoring,
     mesh: jax.sharding.Mesh,
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
   ):
-    self._train = config.train
-    self._is_raw = config.eval.parameters == "raw"
+    self._train = train
+    self._is_raw = scoring.eval.parameters == "raw"
     self._checkpoints = checkpoints
     self._stop = stop
-    validation = programs.validation_config(config)
-    (mem_len,) = validation.eval.mem_len
+    mem_len = train.mem_len
+    validation = programs.validation(scoring, mem_len)
     trained_model.warn_of_untrained_segments(
       validation.model,
-      validation.train,
+      train,
       segment_len=validation.eval.read_len,
       mem_len=mem_len,
     )
-    self._evaluator = evaluator.Evaluator(
-      validation.scoring, mesh, mem_len=mem_len
-    )
-    self._settings = settings_lib.of_evaluation(validation.scoring, mem_len)
+    self._evaluator = evaluator.Evaluator(validation, mesh, mem_len=mem_len)
+    self._settings = settings_lib.of_evaluation(validation, mem_len)
     # The shortest that one took, once one has ended: the first compiles, too.
     self.seconds: float | None = None
     self._memory_use = None
-    if config.train.log_memory_use:
-      self._memory_use = attention_use.Report(
-        validation.scoring, mesh, mem_len=validation.train.mem_len
-      )
+    if train.log_memory_use:
+      self._memory_use = attention_use.Report(validation, mesh, mem_len=mem_len)
 
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates: also after the last one."""
@@ -229,7 +226,7 @@ class Evaluation:
       self._checkpoints.add_evaluation(run)
     return run
 
-  def _score(self, state: run_state.TrainState) -> dict[str, Any] | None:
+  def _score(self, state: run_state.TrainState) -> metrics_log.Json | None:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
     trained = state.params if self._is_raw else state.average
     params = step_lib.whole(trained, state.base, self._train)
@@ -343,7 +340,7 @@ def make(
     per_call = config.updates_per_call
     on_run.append(profiling.Trace(train, per_call, workdir, stop))
   if train.eval_every_steps:
-    evaluation = Evaluation(config, mesh, checkpoints, stop)
+    evaluation = Evaluation(train, config.scoring, mesh, checkpoints, stop)
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
   on_run.append(Saving(config, workdir, checkpoints, stop, evaluation, goodput))

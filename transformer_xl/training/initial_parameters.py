@@ -39,11 +39,18 @@ def check(recipe: schema.Recipe, data_dir: str) -> None:
   run_record.check_vocabulary(data_dir, source, may_be_extended=True)
   trained_model.restore_params(
     source,
-    which=train.init_checkpoint,
-    average=train.init_parameters != "raw",
+    which=_which(train),
     target=network.abstract_params(_checked_model(recipe)),
-    fields="train.init_",
     only_check=True,
+  )
+
+
+def _which(train: schema.TrainConfig) -> trained_model.Which:
+  """The parameters that a run starts from."""
+  return trained_model.Which(
+    train.init_checkpoint,
+    is_average=train.init_parameters != "raw",
+    fields="train.init_",
   )
 
 
@@ -70,10 +77,8 @@ def load(
   model = _checked_model(recipe)
   params, at_step = trained_model.restore_params(
     source,
-    which=train.init_checkpoint,
-    average=train.init_parameters != "raw",
+    which=_which(train),
     target=_target(model, mesh),
-    fields="train.init_",
   )
   trained_model.require_numbers(
     params, f"checkpoint {at_step} of {source}", field="train.init_checkpoint"

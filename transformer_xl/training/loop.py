@@ -46,7 +46,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
   chosen_tracker.find(config.train.tracker)  # Before any work.
   data_dir = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
-  mesh = programs.make_mesh(config)
+  recipe = config.recipe
+  mesh = programs.make_mesh(recipe, config.mesh)
   logging.info("%s", programs.describe_mesh(config.train, mesh))
   per_call = config.updates_per_call
   _log_calls(per_call, wanted=config.train.segments_per_call)
@@ -57,9 +58,13 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
   ):
     run_record.check_vocabulary(data_dir, workdir)
     goodput = goodput_lib.Goodput(workdir)
-    stream = open_stream(config)
+    stream = open_stream(recipe, config.data)
     _report_clusters(config.model, stream.file)
-    rules = divergence.rules_of(config)
+    rules = divergence.Rules(
+      config.divergence,
+      every_steps=config.checkpoint.every_steps,
+      gradient_segments=config.train.gradient_segments,
+    )
     with (
       checkpoint.Checkpoints(
         workdir, config.checkpoint, keep_regular=rules.num_kept
@@ -70,7 +75,6 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       hooks = hooks_lib.make(config, mesh, workdir, checkpoints, stop, goodput)
       # Before the checkpoint is read, which some changes make impossible.
       run_record.log_changes(config, workdir)
-      recipe = config.recipe
       origin = resume.Origin(recipe, config.data, mesh, stream, checkpoints)
       run = resume.start(origin)
       # Reading one number of arrays that found no room would wait for ever.
@@ -160,16 +164,19 @@ def _log_stop(checkpoints: checkpoint.Checkpoints, *, validates: bool) -> None:
   logging.warning("Saved at step %d; the same command continues.", newest)
 
 
-def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
+def open_stream(
+  recipe: schema.Recipe, data: schema.DataConfig
+) -> streams.TrainStream:
   """The segments that a run trains on."""
+  train = recipe.train
   return streams.TrainStream(
-    token_file.open_split(config.data.dataset_dir, "train"),
-    num_lanes=config.train.batch_size,
-    segment_len=config.train.segment_len,
-    resets=streams.reset_rule(config.data, config.model),
-    lengths=segment_lengths.of(config.train, config.seed),
-    context_len=config.train.context_len,
-    targets=config.data.targets,
+    token_file.open_split(data.dataset_dir, "train"),
+    num_lanes=train.batch_size,
+    segment_len=train.segment_len,
+    resets=streams.reset_rule(data, recipe.model),
+    lengths=segment_lengths.of(train, recipe.seed),
+    context_len=train.context_len,
+    targets=data.targets,
   )
 
 

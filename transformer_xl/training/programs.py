@@ -4,6 +4,7 @@ Training, `--mode=plan` and the benchmarks all use these functions, so what is
 planned and timed is what trains.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -28,7 +29,8 @@ from transformer_xl.workdir import run_state
 
 
 def make_mesh(
-  config: schema.ExperimentConfig,
+  recipe: schema.Recipe,
+  axes: schema.MeshConfig,
   *,
   devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Mesh:
@@ -37,27 +39,26 @@ def make_mesh(
   Raises:
     UserError: the axes that the configuration gives do not suit the devices.
   """
-  model = config.model
-  train = config.train
+  model = recipe.model
+  train = recipe.train
   demand = mesh_axes.Demand(
     lanes=train.batch_size // train.accumulation_steps,
     width=model.model_dim,
     heads=math.gcd(model.num_kv_heads, model.ff_dim),
-    state_bytes=_state_bytes(config.recipe),
+    state_bytes=_state_bytes(recipe),
   )
-  return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
+  return mesh_lib.make_mesh(axes, demand=demand, devices=devices)
 
 
-def validation_config(
-  config: schema.ExperimentConfig,
-) -> schema.ExperimentConfig:
-  """The configuration that validations during training are made with."""
-  values = {
-    "eval.split": "valid",
-    "eval.mem_len": (config.train.mem_len,),
-    "eval.temperature": (1.0,),  # Those are for the split that is reported.
-  }
-  return load.replaced(config, values)
+def validation(scoring: schema.Scoring, mem_len: int) -> schema.Scoring:
+  """How validations during training read, with the memory of training."""
+  evaluation = dataclasses.replace(
+    scoring.eval,
+    split="valid",
+    mem_len=(mem_len,),
+    temperature=(1.0,),  # Those are for the split that is reported.
+  )
+  return dataclasses.replace(scoring, eval=evaluation)
 
 
 def describe_mesh(train: schema.TrainConfig, mesh: jax.sharding.Mesh) -> str:

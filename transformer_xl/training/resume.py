@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from absl import logging
@@ -17,6 +17,7 @@ from transformer_xl.training import initial_parameters
 from transformer_xl.training import programs
 from transformer_xl.training import rate_factors
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 # Which tokens the loss is of; the text and the memory are the same.
@@ -229,7 +230,7 @@ def _describe_data(origin: Origin) -> dict[str, object]:
   }
 
 
-def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
+def _lanes_moved(saved: metrics_log.Json, current: metrics_log.Json) -> bool:
   """Whether lanes continue elsewhere in the text, with a warning if so.
 
   Raises:

@@ -29,12 +29,13 @@ def require_same_command(
   source = config.train.init_from
   if source:
     fields["train"]["init_from"] = storage.absolute(source)
+  needed = extensions.needed(config.model, config.train)
   _require_same(
     {
       "--mode": mode,
       "--workdir": storage.absolute(workdir),
       "--config": fields,
-      "--extensions": [one._asdict() for one in extensions.needed(config)],
+      "--extensions": [one._asdict() for one in needed],
       "versions of packages": [_version(name) for name in _PACKAGES],
     }
   )

@@ -54,26 +54,33 @@ def print_next(commands: Mapping[str, str]) -> None:
     print(flush=True)
 
 
-def commands(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
+def commands(
+  scoring: schema.Scoring, workdir: str, *, prompt: str
+) -> dict[str, str]:
   """Commands for a trained model, by what they do.
 
   They begin as this program was started: with a console script, or with Python.
+
+  Args:
+    scoring: how the model is evaluated.
+    workdir: of the run.
+    prompt: what it is to continue.
   """
   program = command_line.words()
   extensions = command_line.given("extensions")
   saved = shlex.join([*extensions, f"--config=saved:{workdir}"])
   result = {}
-  mem_len = max(config.eval.mem_len)
-  if config.model.has_attention and mem_len:
+  mem_len = max(scoring.eval.mem_len)
+  if scoring.model.has_attention and mem_len:
     longer = 2 * mem_len
     result["evaluate with a longer memory"] = (
       f"{program} --mode=eval {saved} --config.eval.mem_len={longer}"
     )
-  prompt = shlex.quote(config.generate.prompt)
+  quoted = shlex.quote(prompt)
   result["continue a prompt"] = (
-    f"{program} --mode=generate {saved} --config.generate.prompt={prompt}"
+    f"{program} --mode=generate {saved} --config.generate.prompt={quoted}"
   )
-  if config.data.name == "python_stdlib":
+  if scoring.data.name == "python_stdlib":
     prepare = f"{program}-data"
     if " -m " in program:
       prepare = program.replace(

@@ -37,6 +37,7 @@ def record(
   """
   path = os.path.join(storage.local(workdir), "config.json")
   current = schema.as_saved(config)
+  needed = extensions.needed(config.model, config.train)
   sessions: list[metrics_log.Json] = []
   if os.path.exists(path):
     saved = _saved(path)
@@ -51,7 +52,7 @@ def record(
       "config": current,
       "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
       "git_commit": git_commit(),
-      "extensions": [one._asdict() for one in extensions.needed(config)],
+      "extensions": [one._asdict() for one in needed],
       "initialised_from": initialised_from,
       "sessions": [*sessions, {"step": step, "time": _now()}],
     },

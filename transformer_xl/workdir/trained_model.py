@@ -37,6 +37,25 @@ _MOST_TRIES = 5
 _CHUNK_BYTES = 16 << 20  # Orbax compresses so much of an array at once.
 
 
+class Which(NamedTuple):
+  """Which parameters of a run.
+
+  Attributes:
+    checkpoint: "latest", "best" (by validation loss) or a step.
+    is_average: the average of the parameters.
+    fields: errors name this, followed by `parameters` or `checkpoint`.
+  """
+
+  checkpoint: str
+  is_average: bool = False
+  fields: str = "eval."
+
+
+def chosen(evaluation: schema.EvalConfig) -> Which:
+  """The parameters that are evaluated."""
+  return Which(evaluation.checkpoint, is_average=evaluation.parameters != "raw")
+
+
 class TrainedModel(NamedTuple):
   """A model with the parameters of one checkpoint, placed on a mesh."""
 
@@ -68,8 +87,7 @@ def load(
   with jax.set_mesh(mesh):
     params, step = restore_params(
       workdir,
-      which=config.eval.checkpoint,
-      average=config.eval.parameters != "raw",
+      which=chosen(config.eval),
       target=mesh_lib.placed(params, at),
       base=config.train.init_from,
     )
@@ -144,10 +162,8 @@ def _all_finite(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
 def restore_params(
   workdir: str,
   *,
-  which: str,
-  average: bool,
+  which: Which,
   target: shapes.PyTree,
-  fields: str = "eval.",
   only_check: bool = False,
   base: str = "",
 ) -> tuple[shapes.PyTree, int]:
@@ -157,10 +173,8 @@ def restore_params(
 
   Args:
     workdir: of the run.
-    which: "latest", "best" (by validation loss) or a step.
-    average: read the average.
+    which: which parameters to read.
     target: the shapes, types and shardings to restore into.
-    fields: errors name this, followed by `parameters` or `checkpoint`.
     only_check: read no parameters, so that damage to them is not found; they
       come back as None.
     base: folder with the base of adapters, if it has moved.
@@ -173,9 +187,7 @@ def restore_params(
   saved = restore_saved(
     workdir,
     which=which,
-    average=average,
     target=target,
-    fields=fields,
     only_check=only_check,
   )
   if saved.adapters is None:
@@ -217,16 +229,15 @@ class Saved(NamedTuple):
 def restore_saved(
   workdir: str,
   *,
-  which: str,
-  average: bool,
+  which: Which,
   target: shapes.PyTree,
-  fields: str = "eval.",
   only_check: bool = False,
 ) -> Saved:
   """Reads what a checkpoint has itself; arguments as of `restore_params`."""
   if not storage.names(checkpoint_items.directory(workdir)):
     raise _no_checkpoints(workdir)
-  item = "average" if average else "params"
+  item = "average" if which.is_average else "params"
+  field = f"{which.fields}checkpoint"
   failed: int | None = None
   problem = errors.UserError("")
   # A run that is being trained deletes checkpoints. Then the latest or the best
@@ -238,19 +249,20 @@ def restore_saved(
         checkpoint_items.open_manager(
           workdir,
           read_only=True,
-          lightweight_initialize=which != "best",  # Reads no validation losses.
+          # Without "best", reads no validation losses.
+          lightweight_initialize=which.checkpoint != "best",
         ) as manager,
       ):
-        step = _find(manager, which, workdir, f"{fields}checkpoint")
+        step = _find(manager, which.checkpoint, workdir, field)
         if step == failed:
           break
         failed = step
         folder = manager.directory / str(step) / item
-        if average and not folder.exists():
+        if which.is_average and not folder.exists():
           problem = errors.UserError(
             f"checkpoint {step} has no average of the parameters; set "
-            f"--config.{fields}parameters=raw, or train with train.ema_decay "
-            "or train.asgd_start_step."
+            f"--config.{which.fields}parameters=raw, or train with "
+            "train.ema_decay or train.asgd_start_step."
           )
           continue
         metadata: metrics_log.Json = {}
@@ -265,8 +277,8 @@ def restore_saved(
         if only_check:
           return Saved(None, step, adapters, source)
         params = _restore_item(manager, step, item, target, metadata)
-        if which == "best":
-          _warn_unless_newest(manager, step, f"{fields}checkpoint")
+        if which.checkpoint == "best":
+          _warn_unless_newest(manager, step, field)
         return Saved(params, step, adapters, source)
     except (errors.UserError, errors.LostProcessError):
       raise
@@ -275,7 +287,7 @@ def restore_saved(
       damaged = "a checkpoint" if failed is None else f"checkpoint {failed}"
       problem = errors.UserError(
         f"{damaged} in {workdir} cannot be read ({reason}); name another one: "
-        f"--config.{fields}checkpoint=STEP."
+        f"--config.{field}=STEP."
       )
   raise problem
 
@@ -345,10 +357,12 @@ def restore_base(
     abstract = mesh_lib.placed(abstract, at)
   params, _ = restore_params(
     there[0],
-    which=str(step),
-    average=source["parameters"] != "raw",
+    which=Which(
+      str(step),
+      is_average=source["parameters"] != "raw",
+      fields="train.init_",
+    ),
     target=abstract,
-    fields="train.init_",
     only_check=only_check,
   )
   if only_check:

@@ -242,12 +242,16 @@ def _trials(request: Request) -> list[variants.Trial]:
   for variant in _variants(request.config.analysis, request.config.train):
     changed = variants.configure(request.config, variant.changes)
     variants.check(changed, mode=_MODES[request.item.method])
+    rates = variants.start_rates(
+      changed.analysis, own=changed.train.learning_rate
+    )
+    seeds = variants.seeds(changed.analysis, own=changed.seed)
     trial = variants.trial(
       changed,
       variant.name,
       request.models,
-      rate=variants.start_rates(changed)[0],
-      seed=variants.seeds(changed)[0],
+      rate=rates[0],
+      seed=seeds[0],
     )
     trials.check(trial)
     chosen.append(trial)
