@@ -4,12 +4,14 @@
 
 Each item whose result is in the folder is written between the marks of its
 name: the published rows beside the measured ones, and whether they are in the
-same order.
+same order. Folders after the first have the same items with other seeds, and
+rows are then means with a range.
 """
 
 import json
 import pathlib
 import shutil
+import statistics
 import sys
 
 from transformer_xl.analysis import plotting
@@ -36,10 +38,36 @@ def measured(result: dict) -> dict[str, methods.Measured]:
   return rows
 
 
-def text(name: str, result: dict) -> str:
+def over_seeds(rows: list[methods.Measured]) -> methods.Measured:
+  """One row of several, each of one seed.
+
+  Losses, of which perplexity is the exponential, have an arithmetic mean.
+  """
+  values = []
+  for column in zip(*(row.values for row in rows), strict=True):
+    is_same = len({*column}) == 1
+    values.append(column[0] if is_same else statistics.geometric_mean(column))
+  return rows[0]._replace(
+    values=tuple(values),
+    low=min(row.low for row in rows),
+    high=max(row.high for row in rows),
+  )
+
+
+def joined(results: list[dict]) -> dict[str, methods.Measured]:
+  """The rows that all results of an item have, by variant."""
+  first, *others = map(measured, results)
+  return {
+    variant: over_seeds([row, *(other[variant] for other in others)])
+    if others
+    else row
+    for variant, row in first.items()
+  }
+
+
+def text(name: str, rows: dict[str, methods.Measured]) -> str:
   """The table of an item, and its order in words."""
   item = published.ITEMS[name]
-  rows = measured(result)
   table = plotting.markdown(repeat.table(item, rows))
   lines = [f"- {line}" for line in repeat.sentences(item, rows)]
   return "\n".join([table, *lines])
@@ -56,16 +84,22 @@ def replaced(page: str, name: str, content: str) -> str:
   return f"{before}{start}\n\n{content}\n\n{end}{after}"
 
 
-def main(folder: str) -> None:
+def main(folder: str, *other_seeds: str) -> None:
   """Writes all items of a folder into the page, and copies their pictures."""
   results = pathlib.Path(folder) / "results"
   page = PAGE.read_text("utf-8")
   for name, item in published.ITEMS.items():
-    path = results / f"{name}.json"
-    if item.rows and path.exists():
-      result = json.loads(path.read_text("utf-8"))
-      page = replaced(page, name, text(name, result))
-      print(f"{name}: {len(measured(result))} rows")
+    paths = [
+      pathlib.Path(one) / f"results/{name}.json"
+      for one in (folder, *other_seeds)
+    ]
+    found = [
+      json.loads(one.read_text("utf-8")) for one in paths if one.exists()
+    ]
+    if item.rows and paths[0].exists():
+      rows = joined(found)
+      page = replaced(page, name, text(name, rows))
+      print(f"{name}: {len(rows)} rows, {len(found)} results")
   PAGE.write_text(page, "utf-8")
   PICTURES.mkdir(parents=True, exist_ok=True)
   for picture in sorted(results.glob("*.png")):
@@ -75,4 +109,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-  main(sys.argv[1])
+  main(*sys.argv[1:])
