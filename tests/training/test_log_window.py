@@ -79,16 +79,19 @@ def test_the_work_of_a_token_is_counted_by_hand():
 def test_recurrent_layers_count_their_matrices(name):
   """Each entry of a matrix is one multiply-add for a token.
 
-  Those of the state are what the mixer's own file counts.
+  Those of the state, and how often a matrix multiplies, are what the mixer's
+  own file counts.
   """
   config = tiny.model_config(layers=(name,), num_layers=3)
   layers = tiny.params(config)["layers"]
-  matrices = sum(
-    leaf.size for leaf in jax.tree.leaves(layers) if leaf.ndim == 3
-  )
   for mem_len in (0, 1, 6):
     reading = mixer.Reading(segment_len=4, mem_len=mem_len)
-    more, _ = oracles.get(name, "work", no_work)(config, reading, {})
+    more, times = oracles.get(name, "work", no_work)(config, reading, {})
+    matrices = sum(
+      leaf.size * times.get(path[-1].key, 1)
+      for path, leaf in jax.tree.leaves_with_path(layers)
+      if leaf.ndim > 2  # The first axis is that of layers.
+    )
     assert network.forward_flops_per_token(
       config, segment_len=4, mem_len=mem_len
     ) == pytest.approx(2 * (matrices + 3 * more + 8 * 23))
