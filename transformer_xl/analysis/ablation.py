@@ -12,7 +12,6 @@ segments, whose training step takes as much memory as the recurrent row's.
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
 
 import jax
@@ -300,8 +299,10 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
   """Plots perplexity against attention length, one line per row."""
   figure, axes = plotting.subplots(figsize=(6.5, 4.0))
   known = schema.choices("model.encoding")
-  lowest = math.inf
-  highest = 0.0
+  # Cut what is a quarter worse, or all other lines would coincide.
+  losses = [nll for row in rows for nll in row.nll_by_length.values()]
+  every = [*map(nats.perplexity, losses)]
+  top = min(1.01 * max(every), 1.25 * min(every))
   for row in rows:
     encoding = row.config.model.encoding
     is_recurrent = row.config.train.mem_len > 0
@@ -315,6 +316,8 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
     colour = f"C{known.index(encoding)}"
     lengths = [*row.nll_by_length]
     perplexities = [*map(nats.perplexity, row.nll_by_length.values())]
+    if min(perplexities) > top:
+      label += " (above)"
     style = marker + ("-" if is_recurrent else "--")
     axes.plot(
       lengths, perplexities, style, color=colour, markersize=4, label=label
@@ -327,13 +330,10 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
       markersize=9,
       fillstyle="none",
     )
-    lowest = min(lowest, *perplexities)
-    highest = max(highest, *perplexities)
   axes.set_xscale("log", base=2)
   axes.xaxis.set_major_formatter("{x:.0f}")
   axes.set_xlabel("attention length in evaluation (tokens; ring: in training)")
   axes.set_ylabel("perplexity")
-  # Cut what is a quarter worse, or all other lines would coincide.
-  axes.set_ylim(0.99 * lowest, min(1.01 * highest, 1.25 * lowest))
+  axes.set_ylim(0.99 * min(every), top)
   figure.legend(loc="outside right upper", fontsize=8)
   return figure
