@@ -1,5 +1,6 @@
 """Runs of recurrent layers: they learn, resume, and are evaluated."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -75,7 +76,7 @@ def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
       "train.eval_every_steps": 240,
       "checkpoint.every_steps": 120,
       "eval.split": "valid",
-      "eval.warmup_len": 64,
+      "eval.warmup_len": 128,
     },
   )
   assert loop.train(config, str(tmp_path / "whole"))
@@ -86,7 +87,7 @@ def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
   assert loop.train(config, str(tmp_path / "parts"))
   test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
   memory = test_resume.newest(tmp_path / "whole", config).memory
-  assert all(np.any(array) for layer in memory.layers for array in layer)
+  assert all(map(np.any, jax.tree.leaves(memory.layers)))
   (card,) = evaluate.run(config, str(tmp_path / "whole"))
   assert card["mem_len"] == 1
   (logged,) = [x for x in test_resume.lines(tmp_path / "whole") if "split" in x]
