@@ -3,6 +3,8 @@
 import functools
 import json
 import math
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -18,29 +20,7 @@ from transformer_xl.config import load
 from transformer_xl.experiments import paper
 from transformer_xl.model import network
 
-# The paper's tables, copied from it a second time: what each row reports, those
-# of tables 1 to 5 in any order.
-TRANSCRIBED = {
-  "table1": "48.7 45.2 40.8 37.2 33.0 29.9 24.0 20.5 18.3",
-  "table2": "1.34 1.32 1.27 1.25 1.24 1.11 1.06 1.06 1.03 0.99",
-  "table3": "1.36 1.29 1.27 1.27 1.18 1.13 1.08",
-  "table4": "30.6 30.0 28.0 24.1 23.7 24.0 23.5 21.8",
-  "table5": "58.8 58.6 56.1 55.97 55.3 54.52 54.44",
-  "table6": (
-    "27.02 26.77 500 27.94 27.94 256 28.69 28.33 460 29.59 29.02 260 30.10 "
-    "30.10 120 29.75 29.75 120 30.50 30.50 120 30.97 30.97 120 31.16 31.16 "
-    "120 23.43 23.09 640"
-  ),
-  "table7": "25.2 25.7 27.1",
-  "table8": (
-    "900 800 700 500 400 300 400 300 200 700 600 500 400 400 300 300 300 "
-    "300 128 128 128"
-  ),
-  "table9": "363 773 1409 1874",
-  "table10": (
-    "27.02 26.77 500 28.69 28.33 460 28.43 27.98 400 28.83 28.83 120"
-  ),
-}
+SPECIFICATION = pathlib.Path(__file__).parents[2] / "docs/specification.md"
 SCALES = ("", ":small")
 # The paper's model, whose recipe is known, and no recipe of its rivals.
 UNKNOWN = {("table5", ""): {"long_lstm"}}
@@ -81,13 +61,53 @@ def num_parameters(config, name=""):
   return network.num_parameters(network.abstract_params(config.model))
 
 
-@pytest.mark.parametrize("name", TRANSCRIBED)
-def test_published_results_are_those_of_the_paper(name):
-  stated = [float(value) for value in TRANSCRIBED[name].split()]
-  here = [value for row in published.ITEMS[name].rows for value in row.values]
-  if int(name.removeprefix("table")) <= 5:
-    stated, here = sorted(stated), sorted(here)
+def published_tables():
+  """The tables of section 19 of the specification, by their first line."""
+  text = SPECIFICATION.read_text("utf-8")
+  section = text[text.index("### 19.4 Results") : text.index("### 19.6")]
+  found = {}
+  for block in re.findall(r"(?:^\|.*\n)+", section, flags=re.M):
+    head, _, *rows = block.splitlines()
+    found[head] = [[*map(str.strip, row.split("|")[1:-1])] for row in rows]
+  return found
+
+
+@pytest.mark.parametrize("name", [f"table{number}" for number in range(1, 6)])
+def test_published_results_are_those_of_the_specification(name):
+  (found,) = [
+    cells[2]
+    for cells in published_tables()["| table | measure | published |"]
+    if f"table{cells[0]}" == name
+  ]
+  stated = sorted(re.findall(r"\d+\.\d+(?![\dBM])", found))
+  here = [row.values[0] for row in published.ITEMS[name].rows]
+  assert stated == sorted(map(str, here))
+
+
+@pytest.mark.parametrize(
+  ("name", "head"),
+  [
+    ("table6", "| recurrence | encoding | loss | at training length |"),
+    ("table7", "| recurrence | encoding | perplexity |"),
+    ("table8", "| group | model | r = 0.1 | 0.5 | 1.0 |"),
+    ("table10", "| recurrence | loss | segment | at training length |"),
+  ],
+)
+def test_published_analyses_are_those_of_the_specification(name, head):
+  """Row by row, in the same order."""
+  (rows,) = [
+    rows for key, rows in published_tables().items() if key.startswith(head)
+  ]
+  count = len(published.ITEMS[name].columns)
+  stated = [[*map(float, row[-count:])] for row in rows if all(row[-count:])]
+  here = [[*map(float, row.values)] for row in published.ITEMS[name].rows]
   assert stated == here
+
+
+def test_published_speed_is_that_of_the_specification():
+  text = " ".join(SPECIFICATION.read_text("utf-8").split())
+  times = [f"{row.values[0]:,}" for row in published.ITEMS["table9"].rows]
+  assert f"9): {', '.join(times[:-1])} and {times[-1]} times" in text
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -1,6 +1,7 @@
 """What the paper published, item by item (arXiv 1901.02860).
 
-docs/paper.md has the same numbers beside what was measured.
+docs/specification.md, sections 19.4 and 19.5, has the same numbers, and a test
+holds the two together.
 """
 
 import difflib
