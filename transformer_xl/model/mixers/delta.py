@@ -24,17 +24,14 @@ from transformer_xl import shapes
 from transformer_xl.config import fields
 from transformer_xl.config import registry
 from transformer_xl.config import schema
-from transformer_xl.model import norm as norm_lib
-from transformer_xl.model import parameters
 from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import associations
 from transformer_xl.model.mixers import decay as decay_lib
 from transformer_xl.model.mixers import mixer
 from transformer_xl.model.mixers import short_convolution
 
 # Tokens of a chunk. A longer one has fewer steps and more useless products.
 CHUNK = 64
-# Added to squared lengths, so that a row of zeros stays zero.
-_EPSILON = 1e-6
 
 KeyHeads = jt.Float[shapes.Array, "B T H Dk"]
 ValueHeads = jt.Float[shapes.Array, "B T H Dv"]
@@ -109,65 +106,35 @@ class Delta(mixer.Mixer):
     config = self.config
     delta = config.own(Delta.Fields)
     num_heads = config.num_heads
-    lanes, segment_len, _ = hidden.shape
-    dropout_lanes = shared.dropout_lanes
+    segment_len = hidden.shape[1]
     rows = norm(hidden)
-
-    def project(name: str, head_dim: int) -> jax.Array:
-      shape = (config.model_dim, num_heads * head_dim)
-      kernel = self.matrix(
-        name, shape, split="columns", dropout_lanes=dropout_lanes
-      )
-      return dense.times(rows, kernel)
-
-    joined = jnp.concatenate(
-      [
-        project("query", delta.key_dim),
-        project("key", delta.key_dim),
-        project("value", delta.value_dim),
-      ],
-      axis=2,
+    heads = associations.heads(
+      self,
+      rows,
+      state.rows,
+      shared,
+      key_dim=delta.key_dim,
+      value_dim=delta.value_dim,
     )
-    taps = self.param(
-      "convolution",
-      short_convolution.draw_taps,
-      (short_convolution.LENGTH, joined.shape[2]),
-      jnp.float32,
-    )
-    convolved, latest = short_convolution.convolve(
-      joined, state.rows, taps.astype(config.dtype), shared
-    )
-
-    # Queries and keys have length 1, so that a write replaces what it read.
-    of_keys = num_heads * delta.key_dim
-    query, key, value = jnp.split(convolved, (of_keys, 2 * of_keys), axis=2)
-    by_head = (lanes, segment_len, num_heads, -1)
-    query = _unit(query.reshape(by_head)) * delta.key_dim**-0.5
-    key = _unit(key.reshape(by_head))
-    value = value.reshape(by_head)
+    query = heads.query * delta.key_dim**-0.5
 
     log_decay, write = self._gates(rows)
-    if shared.num_tokens is not None:  # Padding changes nothing.
-      counts = (jnp.arange(segment_len) < shared.num_tokens)[None, :, None]
-      log_decay = jnp.where(counts, log_decay, 0)
-      write = jnp.where(counts, write, 0)
+    # Padding changes nothing.
+    counts = shared.counts(segment_len)[None, :, None]
+    log_decay = jnp.where(counts, log_decay, 0)
+    write = jnp.where(counts, write, 0)
 
     without = num_heads - state.matrices.shape[1]
     matrices = jnp.pad(state.matrices, ((0, 0), (0, without), (0, 0), (0, 0)))
     outputs, matrices = read_chunks(
-      Steps(query, key, value, log_decay, write, shared.resets),
+      Steps(query, heads.key, heads.value, log_decay, write, shared.resets),
       matrices,
       chunk_len=min(CHUNK, segment_len),
     )
     matrices = matrices[:, : num_heads - without]
 
-    ones = nn.initializers.ones
-    scale = self.param("value_scale", ones, (delta.value_dim,), jnp.float32)
-    outputs = norm_lib.rms_norm(outputs, scale, config.layer_norm_epsilon)
-    gate = project("gate", delta.value_dim).reshape(by_head)
-    gated = outputs.astype(config.dtype) * nn.silu(gate)
-    mixed = parameters.project_output(self, gated, dropout_lanes=dropout_lanes)
-    return mixed, mixer.Kept(Memory(matrices, latest))
+    mixed = associations.gated_output(self, outputs, rows, shared)
+    return mixed, mixer.Kept(Memory(matrices, heads.rows))
 
   def _gates(self, rows: shapes.Hidden) -> tuple[Gates, Gates]:
     """How much of a matrix stays, as a logarithm, and how much is written."""
@@ -294,9 +261,3 @@ def _inverse_of_unit_lower(
     inverse = inverse - multiply(inverse, multiply(corner, inverse))
     size *= 2
   return inverse
-
-
-def _unit(rows: jax.Array) -> jax.Array:
-  """Rows divided by their length."""
-  squares = jnp.sum(jnp.square(rows), axis=-1, keepdims=True)
-  return rows * jax.lax.rsqrt(squares + _EPSILON)

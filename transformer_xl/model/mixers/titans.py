@@ -25,14 +25,11 @@ from transformer_xl import shapes
 from transformer_xl.config import fields
 from transformer_xl.config import registry
 from transformer_xl.config import schema
-from transformer_xl.model import norm as norm_lib
-from transformer_xl.model import parameters
 from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import associations
 from transformer_xl.model.mixers import mixer
 from transformer_xl.model.mixers import short_convolution
 
-# Added to squared lengths, so that a row of zeros stays zero.
-_EPSILON = 1e-6
 # Before training, a step is small, little is forgotten, and half of the
 # momentum stays: the sigmoids of these.
 _RATE_BIAS = -2.0
@@ -41,7 +38,7 @@ _MOMENTUM_BIAS = 0.0
 
 
 class Weights(NamedTuple):
-  """Of the networks of all heads, or what is added to them; float32."""
+  """The networks of all heads, or what is added to their matrices; float32."""
 
   first: jt.Float[shapes.Array, "*B H Dk F"]
   second: jt.Float[shapes.Array, "*B H F Dv"]
@@ -121,36 +118,15 @@ class Titans(mixer.Mixer):
     own = config.own(Titans.Fields)
     num_heads = config.num_heads
     lanes, segment_len, _ = hidden.shape
-    dropout_lanes = shared.dropout_lanes
     rows = norm(hidden)
-
-    def project(name: str, head_dim: int) -> jax.Array:
-      shape = (config.model_dim, num_heads * head_dim)
-      kernel = self.matrix(
-        name, shape, split="columns", dropout_lanes=dropout_lanes
-      )
-      return dense.times(rows, kernel)
-
-    joined = jnp.concatenate(
-      [
-        project("query", own.key_dim),
-        project("key", own.key_dim),
-        project("value", own.value_dim),
-      ],
-      axis=2,
+    heads = associations.heads(
+      self,
+      rows,
+      state.rows,
+      shared,
+      key_dim=own.key_dim,
+      value_dim=own.value_dim,
     )
-    taps = self.param(
-      "convolution",
-      short_convolution.draw_taps,
-      (short_convolution.LENGTH, joined.shape[2]),
-      jnp.float32,
-    )
-    convolved, latest = short_convolution.convolve(
-      joined, state.rows, taps.astype(config.dtype), shared
-    )
-    of_keys = num_heads * own.key_dim
-    query, key, value = jnp.split(convolved, (of_keys, 2 * of_keys), axis=2)
-    by_head = (lanes, segment_len, num_heads, -1)
 
     # Each head draws its own matrices.
     draw = nn.initializers.lecun_normal(batch_axis=0)
@@ -160,9 +136,9 @@ class Titans(mixer.Mixer):
     )
     outputs, learned, momentum = read_tokens(
       Tokens(
-        query=_unit(query.reshape(by_head)),
-        key=_unit(key.reshape(by_head)),
-        value=value.reshape(by_head),
+        query=heads.query,
+        key=heads.key,
+        value=heads.value,
         rate=self._gate(rows, "rate", _RATE_BIAS),
         forget=self._gate(rows, "forget", _FORGET_BIAS),
         keep=self._gate(rows, "momentum", _MOMENTUM_BIAS),
@@ -179,15 +155,9 @@ class Titans(mixer.Mixer):
     kept = Memory(
       Weights(*(x[:, :num_kept] for x in learned)),
       Weights(*(x[:, :num_kept] for x in momentum)),
-      latest,
+      heads.rows,
     )
-
-    ones = nn.initializers.ones
-    scale = self.param("value_scale", ones, (own.value_dim,), jnp.float32)
-    outputs = norm_lib.rms_norm(outputs, scale, config.layer_norm_epsilon)
-    gate = project("gate", own.value_dim).reshape(by_head)
-    gated = outputs.astype(config.dtype) * nn.silu(gate)
-    mixed = parameters.project_output(self, gated, dropout_lanes=dropout_lanes)
+    mixed = associations.gated_output(self, outputs, rows, shared)
     return mixed, mixer.Kept(kept)
 
   def _gate(
@@ -259,11 +229,13 @@ def read_tokens(
   def read(
     carried: tuple[Weights, Weights], token: Tokens
   ) -> tuple[tuple[Weights, Weights], jax.Array]:
+    """Reads one token; carries the whole weights, and the momentum."""
     is_first = token.resets[:, None, None, None]
-    learned, momentum = jax.tree.map(
-      lambda x: jnp.where(is_first, 0, x), carried
+    weights, momentum = jax.tree.map(
+      lambda x, fresh: jnp.where(is_first, fresh, x),
+      carried,
+      (start, jax.tree.map(jnp.zeros_like, start)),
     )
-    weights = jax.tree.map(lambda x, by: x[None] + by, start, learned)
     gradient = _gradient(weights, token.key, token.value)
     rate = token.rate[:, :, None, None]
     forget = token.forget[:, :, None, None]
@@ -271,23 +243,24 @@ def read_tokens(
     stepped = jax.tree.map(
       lambda old, by: keep * old - rate * _bounded(by), momentum, gradient
     )
-    added = jax.tree.map(
-      lambda old, whole, step: old - forget * whole + step,
-      *(learned, weights, stepped),
+    changed = jax.tree.map(
+      lambda old, step: (1 - forget) * old + step, weights, stepped
     )
     is_counted = token.counts[:, None, None, None]
-    learned, momentum = jax.tree.map(
+    weights, momentum = jax.tree.map(
       lambda new, old: jnp.where(is_counted, new, old),
-      (added, stepped),
-      (learned, momentum),
+      (changed, stepped),
+      (weights, momentum),
     )
-    weights = jax.tree.map(lambda x, by: x[None] + by, start, learned)
-    return (learned, momentum), _answer(weights, token.query)
+    return (weights, momentum), _answer(weights, token.query)
 
+  start = jax.tree.map(lambda x: x[None], start)
+  weights = jax.tree.map(jnp.add, start, learned)
   by_token = Tokens(*(jnp.moveaxis(x, 1, 0) for x in tokens))
-  (learned, momentum), outputs = jax.lax.scan(
-    read, (learned, momentum), by_token
+  (weights, momentum), outputs = jax.lax.scan(
+    read, (weights, momentum), by_token
   )
+  learned = jax.tree.map(jnp.subtract, weights, start)
   return jnp.moveaxis(outputs, 0, 1), learned, momentum
 
 
@@ -304,7 +277,7 @@ def _gradient(
   key: jt.Float[jax.Array, "B H Dk"],
   value: jt.Float[jax.Array, "B H Dv"],
 ) -> Weights:
-  """Of the squared distance of the networks' answers from the values."""
+  """The gradient of the squared distance between answers and values."""
   inner = jnp.einsum("bhk,bhkf->bhf", key, weights.first)
   share = nn.sigmoid(inner)
   active = inner * share
@@ -334,9 +307,3 @@ def _with_heads(weights: Weights, num_heads: int) -> Weights:
   missing = num_heads - weights.first.shape[1]
   padding = ((0, 0), (0, missing), (0, 0), (0, 0))
   return Weights(*(jnp.pad(x, padding) for x in weights))
-
-
-def _unit(rows: jax.Array) -> jax.Array:
-  """Rows divided by their length."""
-  squares = jnp.sum(jnp.square(rows), axis=-1, keepdims=True)
-  return rows * jax.lax.rsqrt(squares + _EPSILON)
