@@ -44,7 +44,8 @@ def over_seeds(rows: list[methods.Measured]) -> methods.Measured:
   Losses, of which perplexity is the exponential, have an arithmetic mean.
   """
   values = []
-  for column in zip(*(row.values for row in rows), strict=True):
+  by_row = [row.values for row in rows]
+  for column in zip(*by_row, strict=True):
     is_same = len({*column}) == 1
     values.append(column[0] if is_same else statistics.geometric_mean(column))
   return rows[0]._replace(
@@ -56,13 +57,14 @@ def over_seeds(rows: list[methods.Measured]) -> methods.Measured:
 
 def joined(results: list[dict]) -> dict[str, methods.Measured]:
   """The rows that all results of an item have, by variant."""
-  first, *others = map(measured, results)
-  return {
-    variant: over_seeds([row, *(other[variant] for other in others)])
-    if others
-    else row
-    for variant, row in first.items()
-  }
+  if len(results) == 1:
+    return measured(results[0])
+  by_result = [measured(result) for result in results]
+  rows = {}
+  for variant in by_result[0]:
+    of_variant = [found[variant] for found in by_result]
+    rows[variant] = over_seeds(of_variant)
+  return rows
 
 
 def text(name: str, rows: dict[str, methods.Measured]) -> str:

@@ -48,12 +48,22 @@ def tokens(generator, *, rate, forget, keep):
   )
 
 
+def nothing_learned(start):
+  """Zeros for each lane."""
+  return jax.tree.map(lambda x: jnp.zeros((LANES, *x.shape)), start)
+
+
+def first_token(drawn):
+  """The first token of each lane alone."""
+  return jax.tree.map(lambda rows: rows[:, :1], drawn)
+
+
 def test_a_step_follows_the_gradient_of_the_squared_distance():
   generator = np.random.default_rng(0)
   start = weights(generator)
-  nothing = jax.tree.map(lambda x: jnp.zeros((LANES, *x.shape)), start)
+  nothing = nothing_learned(start)
   drawn = tokens(generator, rate=0.5, forget=0.0, keep=0.0)
-  one = titans.Tokens(*(x[:, :1] for x in drawn))
+  one = first_token(drawn)
   _, learned, momentum = titans.read_tokens(one, start, nothing, nothing)
 
   def loss(weights, key, value):
@@ -76,7 +86,7 @@ def test_a_step_follows_the_gradient_of_the_squared_distance():
 def test_a_network_that_is_taught_a_pair_answers_its_key():
   generator = np.random.default_rng(1)
   start = weights(generator)
-  nothing = jax.tree.map(lambda x: jnp.zeros((LANES, *x.shape)), start)
+  nothing = nothing_learned(start)
   drawn = tokens(generator, rate=0.05, forget=0.0, keep=0.5)
   # One pair, again and again, and its key as the question.
   pair = titans.Tokens(
@@ -90,7 +100,7 @@ def test_a_network_that_is_taught_a_pair_answers_its_key():
 def test_a_network_that_forgets_all_has_nothing_left():
   generator = np.random.default_rng(2)
   start = weights(generator)
-  nothing = jax.tree.map(lambda x: jnp.zeros((LANES, *x.shape)), start)
+  nothing = nothing_learned(start)
   drawn = tokens(generator, rate=0.0, forget=1.0, keep=0.0)
   outputs, _, _ = titans.read_tokens(drawn, start, nothing, nothing)
   np.testing.assert_allclose(outputs, 0, atol=1e-5)

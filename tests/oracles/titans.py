@@ -15,7 +15,7 @@ def answer(weights, row):
 
 
 def gradient(weights, key, value):
-  """Of the squared distance, by central differences."""
+  """The gradient of the squared distance, by central differences."""
 
   def loss(moved):
     return np.sum((answer(moved, key) - value) ** 2)

@@ -197,7 +197,7 @@ def _entries(
     {
       "number": head.number,
       "layer": head.layer,
-      "head": head.in_layer + 1,  # Of the layer.
+      "head": head.in_layer + 1,  # Counted in its layer.
       "mean_distance": distance,
       "targets": _targets(marks, maps.context, vocabulary),
     }
