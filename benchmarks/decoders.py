@@ -40,6 +40,7 @@ PART = 512
 LONG = 32768
 LANES = 4
 RANK = 8
+CHARACTERS = 94  # Of ASCII; the tokenizer's first symbols are these.
 UPDATES = 3  # After the first, which compiles.
 ROWS = {
   "load": "load, and score 16 tokens",
@@ -186,7 +187,8 @@ def _mib() -> float:
 
 
 def _tokens(count: int) -> list[int]:
-  return [(7 * index + index // 5) % 256 for index in range(count)]
+  """Those of a text of as many printable characters."""
+  return [(7 * index + index // 5) % CHARACTERS for index in range(count)]
 
 
 def _import(folder: str) -> Times:
@@ -213,7 +215,8 @@ def _ours(folder: str, dtype: str, rows: set[str], long: int) -> Times:
   result = {}
 
   def score(count: int) -> None:
-    model.score([model.vocabulary.decode(_tokens(count))])
+    (read,) = model.score([model.vocabulary.decode(_tokens(count))])
+    assert read.num_tokens == count, read.num_tokens  # Theirs reads ids.
 
   score(16)
   result["load"] = time.perf_counter() - start

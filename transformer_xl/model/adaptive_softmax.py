@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 from jax import ad_checkpoint
 
+from transformer_xl import hardware
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_embedding
@@ -295,14 +296,34 @@ def _loss_forward(
   normalisers = [jax.nn.logsumexp(part, axis=-1) for part in parts]
   normaliser = functools.reduce(jnp.logaddexp, normalisers)
   normaliser = ad_checkpoint.checkpoint_name(normaliser, "normaliser")
-  # If the vocabulary is split over devices, a sum over a mask moves no logits;
-  # a gather would.
-  chosen = [
-    jnp.sum(jnp.where(mask, part, 0.0), axis=-1)
-    for part, mask in _with_masks(parts, targets)
-  ]
+  chosen = _chosen(parts, targets)
   losses = normaliser - functools.reduce(jnp.add, chosen)
   return losses, (parts, normaliser, targets)
+
+
+def _chosen(
+  parts: tuple[jax.Array, ...], targets: jax.Array
+) -> list[jax.Array]:
+  """Of each part the logits of the targets, [B, T]; 0 where it has another."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if hardware.device_kind() != "cpu" or mesh.size > 1:
+    # If the vocabulary is split over devices, a sum over a mask moves no
+    # logits; a gather would. A single TPU or GPU adds it to a pass over the
+    # logits that is made anyway.
+    return [
+      jnp.sum(jnp.where(mask, part, 0.0), axis=-1)
+      for part, mask in _with_masks(parts, targets)
+    ]
+  chosen = []
+  start = 0
+  for part in parts:
+    local = targets - start
+    inside = (local >= 0) & (local < part.shape[-1])
+    column = jnp.where(inside, local, 0)[..., None]
+    logits = jnp.take_along_axis(part, column, axis=-1)[..., 0]
+    chosen.append(jnp.where(inside, logits, 0.0))
+    start += part.shape[-1]
+  return chosen
 
 
 def _loss_backward(

@@ -264,11 +264,13 @@ class LayersReader:
           layer_state,
         )
         layer_shared = in_segment
-      read_layer = block.Layer(
-        self.config, self.settings_of(layer), layer, streams=True
-      )
-      hidden, kept = read_layer.bind({"params": frozen.layers[index]})(
-        outputs[-1], layer_state, layer_shared
+      hidden, kept = _read_layer(
+        frozen.layers[index],
+        outputs[-1],
+        layer_state,
+        layer_shared,
+        reader=self,
+        layer=layer,
       )
       outputs.append(hidden)
       states.append(kept.state)
@@ -365,6 +367,25 @@ def layer_splits(splits: mesh_lib.Splits, place: int) -> mesh_lib.Splits:
     for path, split in splits.items()
     if path[:2] == ("layers", str(place))
   }
+
+
+# As a function of its own it is traced once for all layers that are alike. XLA
+# puts its operations in the place of each call.
+@functools.partial(jax.jit, static_argnames=("reader", "layer"))
+def _read_layer(
+  params: shapes.PyTree,
+  hidden: shapes.Hidden,
+  state: mixer_lib.LayerState,
+  shared: mixer_lib.Shared,
+  *,
+  reader: LayersReader,
+  layer: table.Layer,
+) -> tuple[shapes.Hidden, mixer_lib.Kept]:
+  """The result of one layer, and what it keeps."""
+  read = block.Layer(
+    reader.config, reader.settings_of(layer), layer, streams=True
+  )
+  return read.bind({"params": params})(hidden, state, shared)
 
 
 # Called outside of a program, it is compiled once for all layers that are

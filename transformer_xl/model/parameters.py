@@ -160,7 +160,13 @@ def for_all_queries(
 ) -> jt.Float[shapes.Array, "*rows H width"]:
   """Repeats heads that several heads of queries share, G of H."""
   num_shares = config.num_heads // heads.shape[-2]
-  return heads if num_shares == 1 else jnp.repeat(heads, num_shares, axis=-2)
+  if num_shares == 1:
+    return heads
+  # The gradient of a stack adds arrays; that of `repeat` sums over an axis,
+  # which XLA on CPU takes several times as long for.
+  repeated = jnp.stack([heads] * num_shares, axis=-2)
+  shape = (*heads.shape[:-2], config.num_heads, heads.shape[-1])
+  return repeated.reshape(shape)
 
 
 def normalised_heads(

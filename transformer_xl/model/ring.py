@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import jaxtyping as jt
 
+from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
@@ -143,10 +144,9 @@ class RingAttention(mixer.Mixer):
     attends_zeros = config.memory_start == "zeros" and mem_len > 0
     if attends_zeros and shared.forgets is not None:
       cache = _forget(config, state, prepared.empty, shared)
-    write = jax.lax.dynamic_update_slice_in_dim
     cache = Cache(
-      keys=write(cache.keys, written.keys, state.slot, axis=-1),
-      values=write(cache.values, written.values, state.slot, axis=-1),
+      keys=_write(cache.keys, written.keys, state.slot),
+      values=_write(cache.values, written.values, state.slot),
     )
 
     visible = jnp.minimum(shared.length, mem_len)
@@ -356,6 +356,22 @@ def _newest(state: Ring, *, count: int) -> Cache:
   slots = state.slot - count + jnp.arange(count, dtype=jnp.int32)
   kept = slots % state.cache.keys.shape[-1]
   return jax.tree.map(lambda ring: ring[..., kept], state.cache)
+
+
+def _write(
+  ring: shapes.Ring,
+  rows: jt.Float[shapes.Array, "BH Dh T"],
+  slot: jt.Int[shapes.Array, ""],
+) -> shapes.Ring:
+  """The ring with new rows in the slots from `slot` on."""
+  kept = ring.dtype
+  if kept == jnp.bfloat16 and hardware.device_kind() == "cpu":
+    # XLA would convert the whole ring to float32 and back. Bits it writes in
+    # place.
+    ring = jax.lax.bitcast_convert_type(ring, jnp.uint16)
+    rows = jax.lax.bitcast_convert_type(rows, jnp.uint16)
+  ring = jax.lax.dynamic_update_slice_in_dim(ring, rows, slot, axis=-1)
+  return jax.lax.bitcast_convert_type(ring, kept)
 
 
 def _slots(rows: shapes.Keys) -> shapes.Ring:

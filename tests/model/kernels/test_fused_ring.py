@@ -11,41 +11,12 @@ import pytest
 from tests import comparison
 from tests import kinds
 from tests import tiny
+from tests.model.kernels import rings
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import ring as ring_lib
-from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import fused_ring
 from transformer_xl.model.kernels import ring
-
-LANES, HEADS, WIDTH = 2, 3, 16
-
-
-def arguments(segment_len, slots, *, terms, slot):
-  """What attention over a ring is computed from, with terms of the scores."""
-  draw = np.random.default_rng(0)
-
-  def normal(*shape):
-    return jnp.asarray(draw.normal(size=shape), jnp.float32)
-
-  reach = draw.integers(slots - segment_len, size=(LANES, segment_len))
-  inputs = ring.Inputs(
-    query=normal(LANES, HEADS, segment_len, WIDTH),
-    key=normal(LANES * HEADS, WIDTH, slots),
-    value=normal(LANES * HEADS, WIDTH, slots),
-    reach=jnp.asarray(reach, jnp.int32),
-    slot=jnp.int32(slot),
-  )
-  if terms == "biased keys":
-    biases = (normal(HEADS, WIDTH), normal(HEADS, WIDTH))
-    return inputs._replace(
-      position_key=ring.position_keys(normal(slots, HEADS, WIDTH)),
-      distance=scores.DistanceTerms(biases=biases),
-    )
-  if terms == "slopes":
-    slopes = jnp.asarray([0.5, 0.0625, 0.25])
-    return inputs._replace(distance=scores.DistanceTerms(slopes=slopes))
-  return inputs
 
 
 @pytest.mark.some(6)
@@ -57,7 +28,7 @@ def arguments(segment_len, slots, *, terms, slot):
 )
 def test_the_kernel_attends_as_xla_does(segment_len, slot, terms):
   slots = max(256, 2 * segment_len)
-  inputs = arguments(segment_len, slots, terms=terms, slot=slot)
+  inputs = rings.arguments(segment_len, slots, terms=terms, slot=slot)
   assert fused_ring.serves(inputs.query, inputs.key)
   found = fused_ring.ring_attention(inputs, interpret=True)
   # Sums of up to 512 values in another order.
@@ -110,7 +81,7 @@ def test_a_reader_with_the_kernel_is_one_without(
       same_length=same_length,
     )
     log_probs[implementation] = read(reader, params)
-    assert len(calls) == (implementation == "pallas") * config.num_layers
+    assert len(calls) == (implementation == "pallas")  # Layers are alike.
   # Sums in another order. For a few tokens the layers magnify their rounding
   # some 70 times.
   comparison.assert_close(log_probs["pallas"], log_probs["xla"], roundings=300)
@@ -119,12 +90,12 @@ def test_a_reader_with_the_kernel_is_one_without(
 def read(reader, params):
   """Log-probabilities of six segments, more than the ring holds."""
   frozen = jax.jit(reader.freeze)(params)
-  state = reader.start(frozen, batch_size=LANES)
+  state = reader.start(frozen, batch_size=rings.LANES)
   step = jax.jit(reader.step)
   draw = np.random.default_rng(1)
   found = []
   for index in range(6):
-    shape = LANES, reader.segment_len
+    shape = rings.LANES, reader.segment_len
     tokens = draw.integers(reader.config.vocab_size, size=shape)
     resets = np.zeros(shape, bool)
     resets[1, 5] = index == 4
@@ -158,7 +129,7 @@ def test_a_ring_that_does_not_fit_is_left_to_xla():
 
 
 def test_only_a_tpu_takes_the_kernel_by_itself(monkeypatch):
-  inputs = arguments(32, 256, terms="none", slot=32)
+  inputs = rings.arguments(32, 256, terms="none", slot=32)
 
   def attend(implementation):
     return dispatch.ring_attention(inputs, implementation)

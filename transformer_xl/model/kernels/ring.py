@@ -22,6 +22,12 @@ from transformer_xl.model import attention
 from transformer_xl.model import scores as scores_lib
 from transformer_xl.model.kernels import dense
 
+# More scores than these a CPU computes in parts, of so many queries and slots
+# at a time. Fewer stay in its cache anyway, and take a tenth longer in parts.
+_MOST_SCORES = 4 << 20
+_LARGEST_PART = 512
+_SMALLEST_PART = 128
+
 
 class RingPositionKeys(NamedTuple):
   """Keys of the distances R-1 down to 0."""
@@ -69,12 +75,159 @@ def around(once: jt.Float[shapes.Array, "H Dh R"]) -> RingPositionKeys:
 
 def ring_attention(inputs: Inputs) -> shapes.RingQueries:
   """Attention of the segment to the whole ring."""
+  lanes, heads, segment_len, _ = inputs.query.shape
+  slots = _Slots(jnp.zeros((), jnp.int32), inputs.key.shape[-1])
+  scores = _scores(inputs, slots, _visible(inputs, slots))
+  weights = jax.nn.softmax(scores, axis=-1).astype(inputs.query.dtype)
+
+  merged = weights.reshape(lanes * heads, segment_len, slots.size)
+  rows = dense.on_matrix_units(merged)
+  values = jnp.einsum("btr,bdr->btd", rows, inputs.value)[:, :segment_len]
+  return values.reshape(inputs.query.shape)
+
+
+def pays_in_turn(num_lanes: int, segment_len: int) -> bool:
+  """Whether a device is faster at some of the scores after the others.
+
+  They then stay in the cache of a CPU, or in the vector memory of a TPU.
+  """
+  kind = hardware.device_kind()
+  if kind == "cpu":
+    return segment_len > 1
+  return kind.startswith("TPU") and num_lanes > 1 and segment_len > 1
+
+
+def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
+  """Attention of the segment to the ring, one lane after the other.
+
+  A CPU also takes some of the queries and slots after the others, if there are
+  many.
+  """
+  lanes, heads, segment_len, width = inputs.query.shape
+  num_slots = inputs.key.shape[-1]
+  rows, count = segment_len, num_slots
+  is_cpu = hardware.device_kind() == "cpu"
+  if is_cpu and heads * segment_len * num_slots > _MOST_SCORES:
+    rows = _part(segment_len)
+    count = _part(num_slots)
+  num_parts = segment_len // rows
+
+  def attend(index: jax.Array) -> jax.Array:
+    lane = index // num_parts
+    first = index % num_parts * rows
+    query = jax.lax.dynamic_slice(
+      inputs.query, (lane, 0, first, 0), (1, heads, rows, width)
+    )
+    own = inputs._replace(
+      query=query,
+      key=jax.lax.dynamic_slice_in_dim(inputs.key, lane * heads, heads),
+      value=jax.lax.dynamic_slice_in_dim(inputs.value, lane * heads, heads),
+      reach=jax.lax.dynamic_slice(inputs.reach, (lane, first), (1, rows)),
+      slot=inputs.slot + first,
+    )
+    if count == num_slots:
+      return ring_attention(own)[0]
+    return _attend_by_blocks(own, count)[0]
+
+  indices = jnp.arange(lanes * num_parts, dtype=jnp.int32)
+  parts = jax.lax.map(attend, indices)  # [B * parts, H, rows, Dh]
+  parts = parts.reshape(lanes, num_parts, heads, rows, width)
+  return jnp.swapaxes(parts, 1, 2).reshape(inputs.query.shape)
+
+
+class _Slots(NamedTuple):
+  """Slots in a row."""
+
+  first: jt.Int[shapes.Array, ""]
+  size: int
+
+
+class _Sums(NamedTuple):
+  """What a softmax over blocks of slots carries from block to block."""
+
+  largest: jt.Float[shapes.Array, "B H T"]  # Score.
+  # Of exp(score - largest): products with the values, and with 1.
+  values: jt.Float[shapes.Array, "B H T Dh+1"]
+
+
+def _part(length: int) -> int:
+  """How many of so many queries, or slots, are taken at a time."""
+  sizes = range(_LARGEST_PART, _SMALLEST_PART - 1, -1)
+  return next((size for size in sizes if length % size == 0), length)
+
+
+def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
+  """Attention of the segment to the ring, `count` slots after the others.
+
+  Blocks that no query sees, of empty slots above all, are left out. The softmax
+  is that of Milakov and Gimelshein (2018): sums are scaled down where a larger
+  score is found.
+  """
+  num_blocks = inputs.key.shape[-1] // count
+  dtype = inputs.query.dtype
+  *by_query, width = inputs.query.shape
+  lanes, heads, _ = by_query
+  start = _Sums(
+    largest=jnp.full(by_query, jnp.finfo(jnp.float32).min),
+    values=jnp.zeros((*by_query, width + 1), jnp.float32),
+  )
+  ones = jnp.ones((lanes, heads, count, 1), dtype)
+
+  def attend(index: jax.Array, sums: _Sums) -> _Sums:
+    slots = _Slots(index * count, count)
+    visible = _visible(inputs, slots)
+
+    def add(sums: _Sums) -> _Sums:
+      scores = _scores(inputs, slots, visible)
+      largest = jnp.maximum(sums.largest, jnp.max(scores, axis=-1))
+      # A query that has seen nothing yet must not count what it does not see.
+      weights = jnp.exp(scores - largest[..., None])
+      weights = jnp.where(visible[:, None], weights, 0.0)
+      value = _of_slots(inputs.value, slots)
+      value = value.reshape(lanes, heads, width, count)
+      # The product adds up the weights as well: that saves a pass over them.
+      value = jnp.concatenate([jnp.swapaxes(value, 2, 3), ones], axis=-1)
+      values = dense.product(weights.astype(dtype), value)
+      kept = jnp.exp(sums.largest - largest)
+      return _Sums(largest, sums.values * kept[..., None] + values)
+
+    return jax.lax.cond(jnp.any(visible), add, lambda sums: sums, sums)
+
+  sums = jax.lax.fori_loop(0, num_blocks, attend, start)
+  values, weight = jnp.split(sums.values, [width], axis=-1)
+  return (values / weight).astype(dtype)
+
+
+def _of_slots(
+  ring: shapes.Ring, slots: _Slots
+) -> jt.Float[shapes.Array, "BH Dh slots"]:
+  """The keys or values of some slots."""
+  return jax.lax.dynamic_slice_in_dim(ring, slots.first, slots.size, axis=-1)
+
+
+def _distances(
+  inputs: Inputs, slots: _Slots
+) -> jt.Int[shapes.Array, "T slots"]:
+  """Distances from each query back to what is in each slot."""
+  rows = jnp.arange(inputs.query.shape[2], dtype=jnp.int32)
+  columns = slots.first + jnp.arange(slots.size, dtype=jnp.int32)
+  distance = inputs.slot + rows[:, None] - columns[None]
+  return jnp.where(distance < 0, distance + inputs.key.shape[-1], distance)
+
+
+def _visible(
+  inputs: Inputs, slots: _Slots
+) -> jt.Bool[shapes.Array, "B T slots"]:
+  """True where a query may attend to a slot."""
+  return _distances(inputs, slots)[None] <= inputs.reach[:, :, None]
+
+
+def _scores(
+  inputs: Inputs, slots: _Slots, visible: jt.Bool[shapes.Array, "B T slots"]
+) -> jt.Float[shapes.Array, "B H T slots"]:
+  """Scores of some slots; the lowest number where they are not visible."""
   query = inputs.query
-  key = inputs.key
-  value = inputs.value
   lanes, heads, segment_len, width = query.shape
-  slots = key.shape[-1]
-  merged = (lanes * heads, segment_len)
   # Queries are scaled instead of scores, of which there are more.
   scale = jnp.asarray(width**-0.5, query.dtype)
   content_query = query
@@ -85,77 +238,45 @@ def ring_attention(inputs: Inputs) -> shapes.RingQueries:
     content_query = query + content_bias[None, :, None]
     position_query = query + position_bias[None, :, None]
 
-  content_query = (content_query * scale).reshape(*merged, width)
-  scores = _products(content_query, key)
-  scores = scores.reshape(lanes, heads, segment_len, slots)
+  merged = (lanes * heads, segment_len, width)
+  content_query = (content_query * scale).reshape(merged)
+  scores = _products(content_query, _of_slots(inputs.key, slots))
+  scores = scores.reshape(lanes, heads, segment_len, slots.size)
   if inputs.position_key is not None:
     scores += _position_scores(
-      position_query * scale, inputs.position_key, inputs.slot
+      position_query * scale, inputs.position_key, inputs.slot, slots
     )
-
-  newest = inputs.slot + jnp.arange(segment_len, dtype=jnp.int32)
-  distance = newest[:, None] - jnp.arange(slots, dtype=jnp.int32)[None]
-  distance = jnp.where(distance < 0, distance + slots, distance)  # [T, R]
   if terms.slopes is not None:
+    distance = _distances(inputs, slots)
     scores -= attention.linear_penalties(terms.slopes, distance)[None]
   if terms.added is not None:
-    scores += _added_scores(terms.added, inputs.slot, segment_len)[None]
-  visible = distance[None] <= inputs.reach[:, :, None]  # [B, T, R]
-  scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
-  weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-
-  rows = dense.on_matrix_units(weights.reshape(*merged, slots))
-  values = jnp.einsum("btr,bdr->btd", rows, value)[:, :segment_len]
-  return values.reshape(query.shape)
-
-
-def pays_in_turn(num_lanes: int, segment_len: int) -> bool:
-  """Whether a device is faster at one lane after the other.
-
-  The scores of a lane then stay in the cache of a CPU, or in the vector memory
-  of a TPU.
-  """
-  kind = hardware.device_kind()
-  has_cache = kind == "cpu" or kind.startswith("TPU")
-  return has_cache and num_lanes > 1 and segment_len > 1
-
-
-def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
-  """Attention of the segment to the ring, one lane after the other."""
-  lanes, heads, _, _ = inputs.query.shape
-
-  def attend(lane: jax.Array) -> jax.Array:
-    own = inputs._replace(
-      query=inputs.query[lane][None],
-      key=jax.lax.dynamic_slice_in_dim(inputs.key, lane * heads, heads),
-      value=jax.lax.dynamic_slice_in_dim(inputs.value, lane * heads, heads),
-      reach=inputs.reach[lane][None],
-    )
-    return ring_attention(own)[0]
-
-  return jax.lax.map(attend, jnp.arange(lanes, dtype=jnp.int32))
+    added = _added_scores(terms.added, inputs.slot, segment_len, slots)
+    scores += added[None]
+  return jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
 
 
 def _position_scores(
   query: shapes.RingQueries,
   position_key: RingPositionKeys,
   slot: jt.Int[shapes.Array, ""],
-) -> jt.Float[shapes.Array, "B H T R"]:
-  """Position scores by slot, of scaled queries.
+  slots: _Slots,
+) -> jt.Float[shapes.Array, "B H T slots"]:
+  """Position scores of some slots, of scaled queries.
 
   Row i needs the distances (slot + i - s) modulo R for the slots s: a window
-  of R + T - 1 columns of the doubled distances, in which each row begins one
-  column before the row above. Reading the window as rows that are one column
-  shorter aligns them.
+  of T - 1 columns more than slots of the doubled distances, in which each row
+  begins one column before the row above. Reading the window as rows that are
+  one column shorter aligns them.
   """
   lanes, heads, rows, width = query.shape
-  slots = position_key.once.shape[-1]
-  start = slots - slot - rows
-  columns = slots + rows - 1
+  num_slots = position_key.once.shape[-1]
+  start = num_slots - slot - rows + slots.first
+  columns = slots.size + rows - 1
 
   # With heads first, one product serves all lanes of a head.
   query = jnp.swapaxes(query, 0, 1).reshape(heads, lanes * rows, width)
-  if lanes * rows < width:  # The scores are smaller than the keys.
+  is_whole = slots.size == num_slots
+  if is_whole and lanes * rows < width:  # The scores are smaller than the keys.
     scores = _products(query, position_key.once)
     twice = jnp.concatenate([scores, scores], axis=-1)
     window = jax.lax.dynamic_slice_in_dim(twice, start, columns, axis=2)
@@ -166,34 +287,35 @@ def _position_scores(
     window = _products(query, near)
 
   window = window.reshape(heads, lanes, rows, columns)
-  return jnp.swapaxes(_aligned(window, slots), 0, 1)
+  return jnp.swapaxes(_aligned(window, slots.size), 0, 1)
 
 
 def _added_scores(
   added: jt.Float[shapes.Array, "H R"],
   slot: jt.Int[shapes.Array, ""],
   rows: int,
-) -> jt.Float[shapes.Array, "H T R"]:
+  slots: _Slots,
+) -> jt.Float[shapes.Array, "H T slots"]:
   """Numbers of the distances R-1 to 0, by slot, as `_position_scores` does."""
-  heads, slots = added.shape
+  heads, num_slots = added.shape
   twice = jnp.concatenate([added, added], axis=1)
-  columns = slots + rows - 1
-  start = slots - slot - rows
+  columns = slots.size + rows - 1
+  start = num_slots - slot - rows + slots.first
   window = jax.lax.dynamic_slice_in_dim(twice, start, columns, axis=1)
   window = jnp.broadcast_to(window[:, None], (heads, rows, columns))
-  return _aligned(window, slots)
+  return _aligned(window, slots.size)
 
 
 def _aligned(
-  window: jt.Float[shapes.Array, "*heads T columns"], slots: int
-) -> jt.Float[shapes.Array, "*heads T R"]:
-  """Moves each row of a window of R + T - 1 columns to its slots."""
+  window: jt.Float[shapes.Array, "*heads T columns"], count: int
+) -> jt.Float[shapes.Array, "*heads T slots"]:
+  """Moves each row of a window of `count` + T - 1 columns to its slots."""
   *heads, rows, columns = window.shape
   if rows > 1:
     last = rows - 1 + rows * (columns - 1)
     flat = window.reshape(*heads, rows * columns)[..., rows - 1 : last]
     window = flat.reshape(*heads, rows, columns - 1)
-  return window[..., :slots]
+  return window[..., :count]
 
 
 def _products(rows: jax.Array, keys: jax.Array) -> jax.Array:

@@ -1,0 +1,77 @@
+"""Arguments of attention over a ring, and its definition in float64."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_xl.model import scores
+from transformer_xl.model.kernels import ring
+
+LANES, HEADS, WIDTH = 2, 3, 16
+
+
+def arguments(
+  segment_len: int, slots: int, *, terms: str, slot: int
+) -> ring.Inputs:
+  """What attention over a ring is computed from, with terms of the scores."""
+  draw = np.random.default_rng(0)
+
+  def normal(*shape):
+    return jnp.asarray(draw.normal(size=shape), jnp.float32)
+
+  reach = draw.integers(slots - segment_len, size=(LANES, segment_len))
+  inputs = ring.Inputs(
+    query=normal(LANES, HEADS, segment_len, WIDTH),
+    key=normal(LANES * HEADS, WIDTH, slots),
+    value=normal(LANES * HEADS, WIDTH, slots),
+    reach=jnp.asarray(reach, jnp.int32),
+    slot=jnp.int32(slot),
+  )
+  if terms == "biased keys":
+    biases = (normal(HEADS, WIDTH), normal(HEADS, WIDTH))
+    return inputs._replace(
+      position_key=ring.position_keys(normal(slots, HEADS, WIDTH)),
+      distance=scores.DistanceTerms(biases=biases),
+    )
+  if terms == "slopes":
+    slopes = jnp.asarray([0.5, 0.0625, 0.25])
+    return inputs._replace(distance=scores.DistanceTerms(slopes=slopes))
+  if terms == "added":
+    added = normal(HEADS, slots)
+    return inputs._replace(distance=scores.DistanceTerms(added=added))
+  return inputs
+
+
+def defined_values(inputs: ring.Inputs) -> np.ndarray:
+  """The values of all queries, one pair of query and slot after the other."""
+  query = np.asarray(inputs.query, np.float64)
+  key = np.asarray(inputs.key, np.float64)
+  value = np.asarray(inputs.value, np.float64)
+  lanes, heads, segment_len, width = query.shape
+  slots = key.shape[-1]
+  terms = inputs.distance
+  u, v = np.zeros((2, heads, width))
+  if terms.biases is not None:
+    u, v = (np.asarray(bias, np.float64) for bias in terms.biases)
+  result = np.zeros(query.shape)
+  for lane, head, row in np.ndindex(lanes, heads, segment_len):
+    own = query[lane, head, row]
+    place = lane * heads + head
+    scored = {}
+    for column in range(slots):
+      distance = (int(inputs.slot) + row - column) % slots
+      if distance > inputs.reach[lane, row]:
+        continue
+      score = (own + u[head]) @ key[place, :, column]
+      if inputs.position_key is not None:
+        once = np.asarray(inputs.position_key.once, np.float64)
+        score += (own + v[head]) @ once[head, :, slots - 1 - distance]
+      score /= np.sqrt(width)
+      if terms.slopes is not None:
+        score -= float(terms.slopes[head]) * distance
+      if terms.added is not None:
+        score += float(terms.added[head, slots - 1 - distance])
+      scored[column] = score
+    weights = np.exp(np.array(list(scored.values())))
+    values = value[place][:, list(scored)]
+    result[lane, head, row] = values @ weights / weights.sum()
+  return result
