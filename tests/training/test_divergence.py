@@ -86,16 +86,22 @@ def scramble(leaf):
   return 3.0 * jnp.sign(leaf) + 10.0 * leaf
 
 
-def guard(**updates):
+NO_ANSWER = divergence.Answer()
+
+
+def rules(**updates):
   values = {"train.segments_per_call": 1, "checkpoint.every_steps": 10}
   values |= {"divergence." + name: value for name, value in updates.items()}
   config = load.from_config_dict(corpus.config_dict("", **values))
-  rules = divergence.Rules(
+  return divergence.Rules(
     config.divergence,
     every_steps=config.checkpoint.every_steps,
     gradient_segments=config.train.gradient_segments,
   )
-  return divergence.Guard(rules)
+
+
+def guard(**updates):
+  return divergence.Guard(rules(**updates))
 
 
 def metrics(losses, norm=1.0):
@@ -137,39 +143,39 @@ def test_zero_nats_allow_every_number_and_nothing_else():
 
 def test_only_checkpoints_a_window_old_are_gone_back_to(monkeypatch):
   monkeypatch.setattr(divergence, "WINDOW", 25)
-  watched = guard(action="skip")
+  skips = rules(action="skip")
   trouble = divergence.Diverged("x", 60)
-  answer = watched.respond(trouble, [10, 20, 30, 34, 40, 50])
+  answer = skips.respond(NO_ANSWER, trouble, [10, 20, 30, 34, 40, 50])
   assert answer.events[-1]["rewound_to"] == 30  # 34 was saved by the clock.
   assert answer.skipped == 30
   # At once again: 30 is not good either.
-  watched.answer = answer
-  answer = watched.respond(divergence.Diverged("x", 38), [10, 20, 30])
+  answer = skips.respond(answer, divergence.Diverged("x", 38), [10, 20, 30])
   assert answer.events[-1]["rewound_to"] == 10
   assert answer.events[-1]["tries"] == 2
   assert answer.skipped == 30 + 28
   # Far behind both it is another trouble.
-  watched.answer = answer
-  answer = watched.respond(divergence.Diverged("x", 99), [10, 50, 60, 70])
+  trouble = divergence.Diverged("x", 99)
+  answer = skips.respond(answer, trouble, [10, 50, 60, 70])
   assert answer.events[-1]["tries"] == 1
 
 
 def test_with_nothing_old_enough_the_run_starts_anew_or_stops(monkeypatch):
   monkeypatch.setattr(divergence, "WINDOW", 25)
-  watched = guard(action="lower_rate")
-  answer = watched.respond(divergence.Diverged("x", 30), [10, 20, 30])
+  lowers = rules(action="lower_rate")
+  trouble = divergence.Diverged("x", 30)
+  answer = lowers.respond(NO_ANSWER, trouble, [10, 20, 30])
   assert answer.events[-1]["rewound_to"] == 0
   assert (answer.skipped, answer.rate_factor) == (0, 0.5)
   with pytest.raises(
     errors.DivergenceError, match="no older checkpoint was kept"
   ):
-    watched.respond(divergence.Diverged("x", 60), [50, 60])
+    lowers.respond(NO_ANSWER, divergence.Diverged("x", 60), [50, 60])
 
 
 @pytest.mark.parametrize("action", ["stop", "skip", "lower_rate"])
 def test_before_any_update_the_parameters_are_to_blame(action):
   with pytest.raises(errors.DivergenceError, match="before any update: the"):
-    guard(action=action).respond(divergence.Diverged("x", 0), [])
+    rules(action=action).respond(NO_ANSWER, divergence.Diverged("x", 0), [])
 
 
 def test_what_was_read_since_the_last_good_checkpoint_is_skipped(

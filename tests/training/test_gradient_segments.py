@@ -285,9 +285,8 @@ def test_skipping_updates_skips_all_their_segments():
     every_steps=1,
     gradient_segments=SEGMENTS,
   )
-  guard = divergence.Guard(rules)
   trouble = divergence.Diverged("the loss is not finite", 630)
-  answer = guard.respond(trouble, [0, 500])
+  answer = rules.respond(divergence.Answer(), trouble, [0, 500])
   assert answer.skipped == 130 * SEGMENTS
 
 

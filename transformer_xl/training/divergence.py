@@ -55,6 +55,14 @@ class Answer(NamedTuple):
   events: tuple[metrics_log.Json, ...] = ()  # As in `metrics.jsonl`.
 
 
+NO_LOSSES: metrics_log.Json = {"losses": [], "lowest": None, "answer": []}
+
+
+def answer_of(saved: metrics_log.Json | None) -> Answer:
+  """The measures that the metadata of a checkpoint state, as of `Guard`."""
+  return Answer(*(saved or NO_LOSSES)["answer"])
+
+
 class Rules(NamedTuple):
   """What a run wants done about divergence."""
 
@@ -69,19 +77,86 @@ class Rules(NamedTuple):
       return 0
     return math.ceil(WINDOW / self.every_steps) + 2
 
+  def respond(
+    self, answer: Answer, trouble: Diverged, saved: Sequence[int]
+  ) -> Answer:
+    """Decides what to do; the last event says which step to rewind to.
+
+    Args:
+      answer: to what happened before.
+      trouble: what has happened now.
+      saved: the steps of all checkpoints, ascending.
+
+    Raises:
+      DivergenceError: the configuration says to stop, there were too many
+        tries, or no checkpoint is old enough.
+    """
+    config = self.config
+    now = trouble.step
+    if now == 0:
+      raise errors.DivergenceError(
+        f"{trouble.what} at step 0, before any update: the parameters are "
+        "those of --config.train.init_from; start from others."
+      )
+    delay = WINDOW if trouble.spiked else 0
+    good = [step for step in saved if step <= now - delay]
+    last_good = f"step {good[-1]}" if good else "none"
+    if config.action == "stop":
+      mend = _REWIND if trouble.spiked else f"{_LOWER}, and run again."
+      raise errors.DivergenceError(
+        f"{trouble.what} at step {now}; the last good checkpoint is "
+        f"{last_good}. {mend}"
+      )
+    step = self._target(now, saved)
+    if step is None:
+      raise errors.DivergenceError(
+        f"{trouble.what} at step {now}, and no older checkpoint was kept to "
+        f"rewind to; the last good one is {last_good}. {_LOWER}, and run again."
+      )
+    # Earlier tries here: no checkpoint was saved after these events.
+    events = answer.events
+    tries = sum(event["detected_at"] > step for event in events)
+    if tries >= TRIES:
+      raise errors.DivergenceError(
+        f"{trouble.what} at step {now} after {tries} tries to get past it; "
+        f"the last good checkpoint is {last_good}. {_LOWER}, and run again."
+      )
+    skipped, factor, events = answer
+    if config.action == "skip":
+      skipped += (now - step) * self.gradient_segments
+    else:
+      factor *= RATE_FACTOR
+    event = {
+      "step": step + 1,  # The first to be repeated.
+      "divergence": trouble.what,
+      "detected_at": now,
+      "rewound_to": step,
+      "action": config.action,
+      "skipped": skipped,
+      "rate_factor": factor,
+      "tries": tries + 1,
+    }
+    return Answer(skipped, factor, (*events, event))
+
+  def _target(self, step: int, saved: Sequence[int]) -> int | None:
+    """The step of the newest good checkpoint, 0 to start over, or None."""
+    good = step - WINDOW
+    regular = [s for s in saved if s <= good and s % self.every_steps == 0]
+    if regular:
+      return max(regular)
+    return 0 if good < self.every_steps else None
+
 
 class Guard:
-  """Detects divergence of one run and decides what to do."""
+  """Detects divergence of one run."""
 
   def __init__(self, rules: Rules, saved: metrics_log.Json | None = None):
     """Starts with no losses, or from the metadata of a checkpoint."""
-    saved = saved or {"losses": [], "lowest": None, "answer": []}
+    saved = saved or NO_LOSSES
     self._config = rules.config
-    self._every_steps = rules.every_steps
-    self._segments = rules.gradient_segments
     self._losses: list[float] = list(saved["losses"])
     self._lowest: float | None = saved["lowest"]
-    self.answer = Answer(*saved["answer"])
+    self.answer = answer_of(saved)
 
   def metadata(self) -> dict[str, object]:
     """The state that a checkpoint stores as JSON."""
@@ -92,7 +167,7 @@ class Guard:
     }
 
   def watch(self, metrics: step_lib.UpdateMetrics, step: int) -> None:
-    """Adds the metrics [S] of the updates up to `step`, read from devices.
+    """Adds the metrics [C] of the updates up to `step`, read from devices.
 
     Raises:
       Diverged: a loss or gradient is not finite, or the loss has spiked.
@@ -119,67 +194,3 @@ class Guard:
         spiked=True,
       )
     self._lowest = min(median, lowest)
-
-  def respond(self, trouble: Diverged, saved: Sequence[int]) -> Answer:
-    """Decides what to do; the last event says which step to rewind to.
-
-    The `saved` steps are those of all checkpoints, ascending.
-
-    Raises:
-      DivergenceError: the configuration says to stop, there were too many
-        tries, or no checkpoint is old enough.
-    """
-    config = self._config
-    now = trouble.step
-    if now == 0:
-      raise errors.DivergenceError(
-        f"{trouble.what} at step 0, before any update: the parameters are "
-        "those of --config.train.init_from; start from others."
-      )
-    delay = WINDOW if trouble.spiked else 0
-    good = [step for step in saved if step <= now - delay]
-    last_good = f"step {good[-1]}" if good else "none"
-    if config.action == "stop":
-      mend = _REWIND if trouble.spiked else f"{_LOWER}, and run again."
-      raise errors.DivergenceError(
-        f"{trouble.what} at step {now}; the last good checkpoint is "
-        f"{last_good}. {mend}"
-      )
-    step = self._target(now, saved)
-    if step is None:
-      raise errors.DivergenceError(
-        f"{trouble.what} at step {now}, and no older checkpoint was kept to "
-        f"rewind to; the last good one is {last_good}. {_LOWER}, and run again."
-      )
-    # Earlier tries here: no checkpoint was saved after these events.
-    events = self.answer.events
-    tries = sum(event["detected_at"] > step for event in events)
-    if tries >= TRIES:
-      raise errors.DivergenceError(
-        f"{trouble.what} at step {now} after {tries} tries to get past it; "
-        f"the last good checkpoint is {last_good}. {_LOWER}, and run again."
-      )
-    skipped, factor, events = self.answer
-    if config.action == "skip":
-      skipped += (now - step) * self._segments
-    else:
-      factor *= RATE_FACTOR
-    event = {
-      "step": step + 1,  # The first to be repeated.
-      "divergence": trouble.what,
-      "detected_at": now,
-      "rewound_to": step,
-      "action": config.action,
-      "skipped": skipped,
-      "rate_factor": factor,
-      "tries": tries + 1,
-    }
-    return Answer(skipped, factor, (*events, event))
-
-  def _target(self, step: int, saved: Sequence[int]) -> int | None:
-    """The step of the newest good checkpoint, 0 to start over, or None."""
-    good = step - WINDOW
-    regular = [s for s in saved if s <= good and s % self._every_steps == 0]
-    if regular:
-      return max(regular)
-    return 0 if good < self._every_steps else None

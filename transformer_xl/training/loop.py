@@ -94,16 +94,16 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
         recipe, mesh, stream, hooks, stop, goodput, rules, per_call
       )
       while True:
-        guard = divergence.Guard(rules, run.metadata.guard)
-        writer = _open_writer(config.train, workdir, run, guard.answer)
+        answer = divergence.answer_of(run.metadata.guard)
+        writer = _open_writer(config.train, workdir, run, answer)
         with contextlib.closing(writer):
           try:
             is_done = updates.advance(run, writer, partners)
             break
           except divergence.Diverged as trouble:
-            answer = guard.respond(trouble, checkpoints.steps())
+            answer = rules.respond(answer, trouble, checkpoints.steps())
         del run  # There may not be room for two.
-        run = resume.rewind(origin, answer, rules)
+        run = resume.rewind(origin, answer)
       with goodput.spent("saving"):
         checkpoints.wait()
       logging.info("Time of the run: %s.", goodput)

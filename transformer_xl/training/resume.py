@@ -102,7 +102,8 @@ def start(origin: Origin) -> run_state.RunState:
   other_loss = any(metadata.data.get(name) != data[name] for name in _OF_LOSS)
   # Losses of other tokens are not comparable.
   if (moved or other_loss) and metadata.guard:
-    guard = metadata.guard | {"losses": [], "lowest": None}
+    answer = metadata.guard["answer"]
+    guard = divergence.NO_LOSSES | {"answer": answer}
     metadata = metadata._replace(guard=guard)
   evaluates = metadata.owes_evaluation and train.eval_every_steps > 0
   metadata = metadata._replace(
@@ -186,10 +187,8 @@ def _new(
   )
 
 
-def rewind(
-  origin: Origin, answer: divergence.Answer, rules: divergence.Rules
-) -> run_state.RunState:
-  """The run before it diverged, with what the guard has decided."""
+def rewind(origin: Origin, answer: divergence.Answer) -> run_state.RunState:
+  """The run before it diverged, with what was decided."""
   event = answer.events[-1]
   logging.warning(
     "Step %(detected_at)d: %(divergence)s so back to step %(rewound_to)d, try "
@@ -203,12 +202,12 @@ def rewind(
     initial_parameters.load(recipe, origin.data.dataset_dir, origin.mesh)
   origin.checkpoints.drop_after(event["rewound_to"])
   run = start(origin)
-  guard = divergence.Guard(rules, run.metadata.guard)
-  guard.answer = answer
   if event["action"] == "skip":  # Other text follows.
     _, create_memory = programs.creators(recipe, origin.mesh)
     run = run._replace(memory=create_memory())
-  return run._replace(metadata=run.metadata._replace(guard=guard.metadata()))
+  guard = run.metadata.guard or divergence.NO_LOSSES
+  guard |= {"answer": list(answer)}
+  return run._replace(metadata=run.metadata._replace(guard=guard))
 
 
 def _describe_data(origin: Origin) -> dict[str, object]:
