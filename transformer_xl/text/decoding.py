@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import numpy as np
 
+from transformer_xl import random_streams
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
@@ -243,7 +244,7 @@ def sample_keys(seed: int, num_samples: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="num_samples")
 def _sample_keys(key: jax.Array, num_samples: int) -> jax.Array:
-  key = jax.random.fold_in(key, 2)  # Training uses 0, 1, 3.
+  key = jax.random.fold_in(key, random_streams.Stream.TEXT)
   indices = jnp.arange(num_samples)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, indices)
 

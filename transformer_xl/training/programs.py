@@ -16,6 +16,7 @@ from flax import traverse_util
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
+from transformer_xl import random_streams
 from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
@@ -76,7 +77,7 @@ def _state_bytes(recipe: schema.Recipe) -> int:
 
 def drawn_params(recipe: schema.Recipe) -> shapes.PyTree:
   """The parameters that the seed draws."""
-  key = jax.random.fold_in(jax.random.key(recipe.seed), 0)
+  key = random_streams.key(recipe.seed, random_streams.Stream.PARAMETERS)
   return network.init_params(recipe.model, key)
 
 
@@ -143,9 +144,7 @@ def _beside(
   lacking = {
     name: leaf for name, leaf in all_drawn.items() if name not in given
   }
-  # The first four streams of the seed are of parameters, of dropout, of
-  # generated text, and of how much of the memory an update sees.
-  key = jax.random.fold_in(jax.random.key(recipe.seed), 4)
+  key = random_streams.key(recipe.seed, random_streams.Stream.ADAPTERS)
   new = lora.draw(key, given, adapters)
   return lora.nested(lacking | new, recipe.model)
 
@@ -175,7 +174,7 @@ def placed_state(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:
 def shardings(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:
   """The shardings of all arrays of state and memory."""
   splits = network.splits(recipe.model)
-  return mesh_lib.parameters(mesh, abstract_state(recipe), splits)
+  return mesh_lib.shardings(mesh, abstract_state(recipe), splits)
 
 
 def creators(
