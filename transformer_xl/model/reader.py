@@ -13,8 +13,8 @@ results are the same.
 Shapes: B lanes, T tokens, U targets, V vocabulary.
 """
 
+import abc
 import dataclasses
-from typing import Protocol
 
 import jax
 import jaxtyping as jt
@@ -32,83 +32,16 @@ Frozen = layers_reader.Frozen
 State = layers_reader.ReaderState
 
 
-class TokenReader(Protocol):
+@dataclasses.dataclass(frozen=True)
+class TokenReader(abc.ABC):
   """What evaluation needs of a reader.
 
-  `Reader` has a state and prepared parameters of its own; those of
-  `NetworkReader` are a network's. Both are pytrees.
-  """
-
-  def freeze(self, params: shapes.PyTree) -> shapes.PyTree:
-    """Computes everything that does not depend on the text."""
-
-  def shardings(
-    self, mesh: jax.sharding.Mesh, frozen: shapes.PyTree
-  ) -> shapes.PyTree:
-    """The shardings of what `freeze` returns."""
-
-  def start(self, frozen: shapes.PyTree, *, batch_size: int) -> shapes.PyTree:
-    """The state before the first token."""
-
-  def read(
-    self,
-    frozen: shapes.PyTree,
-    state: shapes.PyTree,
-    tokens: shapes.Tokens,
-    resets: shapes.Resets | None = None,
-  ) -> tuple[shapes.Hidden, shapes.PyTree]:
-    """What the softmax reads, and the next state."""
-
-  def head(self, frozen: shapes.PyTree) -> adaptive_softmax.Projection:
-    """The weights of the softmax, for the functions of `adaptive_softmax`."""
-
-  def nll(
-    self,
-    frozen: shapes.PyTree,
-    state: shapes.PyTree,
-    inputs: shapes.Tokens,
-    targets: shapes.Targets,
-    resets: shapes.Resets | None = None,
-  ) -> tuple[shapes.Losses, shapes.PyTree]:
-    """Negative log-probabilities of the targets, and the next state."""
-
-
-class _Predictions:
-  """What readers predict, from what they read."""
-
-  def step(
-    self: TokenReader,
-    frozen: shapes.PyTree,
-    state: shapes.PyTree,
-    tokens: shapes.Tokens,
-    resets: shapes.Resets | None = None,
-  ) -> tuple[jt.Float[shapes.Array, "B T V"], shapes.PyTree]:
-    """Log-probabilities of every next token, and the next state."""
-    hidden, state = self.read(frozen, state, tokens, resets)
-    return adaptive_softmax.log_probs(hidden, self.head(frozen)), state
-
-  def nll(
-    self: TokenReader,
-    frozen: shapes.PyTree,
-    state: shapes.PyTree,
-    inputs: shapes.Tokens,
-    targets: shapes.Targets,
-    resets: shapes.Resets | None = None,
-  ) -> tuple[shapes.Losses, shapes.PyTree]:
-    """Negative log-probabilities of the targets, and the next state."""
-    hidden, state = self.read(frozen, state, inputs, resets)
-    hidden = hidden[:, -targets.shape[1] :]
-    return adaptive_softmax.nll(hidden, targets, self.head(frozen)), state
-
-
-@dataclasses.dataclass(frozen=True)
-class NetworkReader(_Predictions):
-  """The network as a reader: whole segments, and memory of hidden states.
+  The state and the prepared parameters of a reader are pytrees.
 
   Attributes:
     config: of the model.
     mem_len: length of the memory in tokens.
-    segment_len: tokens of a segment.
+    segment_len: tokens of a full segment.
     clamp_len: distances from this one on share one encoding; 0 for no limit.
     same_length: all queries see the same number of keys.
     temperature: divides the logits.
@@ -124,6 +57,65 @@ class NetworkReader(_Predictions):
   def __post_init__(self) -> None:
     encodings.of(self.config).check_segment_len(self.config, self.segment_len)
 
+  @abc.abstractmethod
+  def freeze(self, params: shapes.PyTree) -> shapes.PyTree:
+    """Computes everything that does not depend on the text."""
+
+  @abc.abstractmethod
+  def shardings(
+    self, mesh: jax.sharding.Mesh, frozen: shapes.PyTree
+  ) -> shapes.PyTree:
+    """The shardings of what `freeze` returns."""
+
+  @abc.abstractmethod
+  def start(self, frozen: shapes.PyTree, *, batch_size: int) -> shapes.PyTree:
+    """The state before the first token."""
+
+  @abc.abstractmethod
+  def read(
+    self,
+    frozen: shapes.PyTree,
+    state: shapes.PyTree,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Hidden, shapes.PyTree]:
+    """What the softmax reads, and the next state."""
+
+  @abc.abstractmethod
+  def head(self, frozen: shapes.PyTree) -> adaptive_softmax.Projection:
+    """The weights of the softmax, for the functions of `adaptive_softmax`."""
+
+  def step(
+    self,
+    frozen: shapes.PyTree,
+    state: shapes.PyTree,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[jt.Float[shapes.Array, "B T V"], shapes.PyTree]:
+    """Log-probabilities of every next token, and the next state."""
+    hidden, state = self.read(frozen, state, tokens, resets)
+    return adaptive_softmax.log_probs(hidden, self.head(frozen)), state
+
+  def nll(
+    self,
+    frozen: shapes.PyTree,
+    state: shapes.PyTree,
+    inputs: shapes.Tokens,
+    targets: shapes.Targets,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Losses, shapes.PyTree]:
+    """Negative log-probabilities of the targets, and the next state."""
+    hidden, state = self.read(frozen, state, inputs, resets)
+    hidden = hidden[:, -targets.shape[1] :]
+    return adaptive_softmax.nll(hidden, targets, self.head(frozen)), state
+
+
+class NetworkReader(TokenReader):
+  """The network as a reader: whole segments, and memory of hidden states.
+
+  State and parameters are those of the network.
+  """
+
   def freeze(self, params: shapes.PyTree) -> shapes.PyTree:
     """The parameters themselves."""
     return params
@@ -132,7 +124,7 @@ class NetworkReader(_Predictions):
     self, mesh: jax.sharding.Mesh, frozen: shapes.PyTree
   ) -> shapes.PyTree:
     """The shardings of the parameters in training."""
-    return mesh_lib.parameters(mesh, frozen, network.splits(self.config))
+    return mesh_lib.shardings(mesh, frozen, network.splits(self.config))
 
   def start(self, frozen: shapes.PyTree, *, batch_size: int) -> network.State:
     """The state before the first token."""
@@ -163,37 +155,21 @@ class NetworkReader(_Predictions):
       clamp_len=self.clamp_len,
       same_length=self.same_length,
       temperature=self.temperature,
-      mem_len=self.mem_len,
     )
     return network.Network(self.config, settings).bind({"params": params})
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader(_Predictions):
+class Reader(TokenReader):
   """Reads tokens with the layers of a `LayersReader`, which says how.
 
   Attributes:
-    config: of the model.
-    mem_len: length of the memory in tokens.
-    segment_len: tokens of a full segment.
-    clamp_len: distances from this one on share one encoding; 0 for no limit.
-    same_length: all queries see the same number of keys.
-    temperature: divides the logits.
     step_len: the most tokens in a step; 0 for a segment.
     whole_steps: every step has `step_len` tokens.
   """
 
-  config: schema.ModelConfig
-  mem_len: int
-  segment_len: int
-  clamp_len: int
-  same_length: bool
-  temperature: float = 1.0
   step_len: int = 0
   whole_steps: bool = False
-
-  def __post_init__(self) -> None:
-    encodings.of(self.config).check_segment_len(self.config, self.segment_len)
 
   @property
   def layers(self) -> layers_reader.LayersReader:
