@@ -168,7 +168,7 @@ def spec(*axes: str | tuple[str, ...] | None) -> shapes.PyTree:
   return P(*axes)
 
 
-def parameters(
+def shardings(
   mesh: AnyMesh, tree: shapes.PyTree, splits: Splits
 ) -> shapes.PyTree:
   """Shardings of parameters, and of trees that repeat their paths.
@@ -221,7 +221,7 @@ def lane_copies(
     )
     return NamedSharding(mesh, P(LANES, *kept))
 
-  return jax.tree.map(shard, parameters(mesh, tree, splits))
+  return jax.tree.map(shard, shardings(mesh, tree, splits))
 
 
 def placed(tree: shapes.PyTree, shardings: shapes.PyTree) -> shapes.PyTree:

@@ -2,10 +2,11 @@
 
     B lanes              parallel streams of text, each with its own memory
     T segment length     tokens processed at once
-    U targets            the last of them, or all, which are predicted from
+    U targets            the last U tokens have one; fewer than T only with
+                         `train.context_len`
     M memory length      remembered positions that a layer can attend to
-    K context length     M + T, the keys that a query could see
-    S segments           consecutive segments in one compiled call
+    K keys               M + T, those that a query could see
+    C updates            of one compiled call, each of S consecutive segments
     N layers, P places in the pattern of layers, D model width, H heads, Dh head
     width, F feed-forward width, R slots of a ring
     E embedding width    of one cluster; V vocabulary

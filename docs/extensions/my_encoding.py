@@ -9,8 +9,6 @@ from transformer_xl import extend
 class PartialRope(extend.Encoding):
   """Products of queries and keys whose first channels are rotated."""
 
-  score_products = 2  # No product with keys of distances.
-
   class Fields(extend.Fields):
     """How `partial_rope` rotates."""
 

@@ -74,7 +74,7 @@ class MovingAverage(mixer.Mixer):
     return dropped, mixer.Kept(Average(carried))
 
   def kernel(self, name):
-    return parameters.kernel(self, name, (self.config.model_dim,) * 2)
+    return parameters.matrix(self, name, (self.config.model_dim,) * 2)
 
   def values(self, values):
     return values
@@ -138,19 +138,21 @@ class HalfOfAParameter(MovingAverage):
 class Parity(encoding.Encoding):
   """A learned key for even distances, and one for odd ones."""
 
-  def distance_terms(self, module, project, positions, context_len, biases):
+  score_products = 3
+
+  def distance_terms(self, module, project, positions, num_keys, biases):
     config = module.config
     shape = (2, config.num_heads * config.head_dim)
-    rows = self.table(module, shape)[self.parity(context_len)]
-    keys = rows.reshape(context_len, config.num_heads, config.head_dim)
+    rows = self.table(module, shape)[self.parity(num_keys)]
+    keys = rows.reshape(num_keys, config.num_heads, config.head_dim)
     return scores.DistanceTerms(keys)
 
   def table(self, module, shape):
-    return parameters.kernel(module, "distances", shape)
+    return parameters.matrix(module, "distances", shape)
 
-  def parity(self, context_len):
+  def parity(self, num_keys):
     """Of the distances K-1 to 0."""
-    return jnp.arange(context_len - 1, -1, -1) % 2
+    return jnp.arange(num_keys - 1, -1, -1) % 2
 
 
 class Buckets(encoding.Encoding):
@@ -160,8 +162,8 @@ class Buckets(encoding.Encoding):
   of the package: numbers that are added to scores.
   """
 
-  def distance_terms(self, module, project, positions, context_len, biases):
-    distance = jnp.arange(context_len - 1, -1, -1)
+  def distance_terms(self, module, project, positions, num_keys, biases):
+    distance = jnp.arange(num_keys - 1, -1, -1)
     bucket = jnp.floor(jnp.log2(distance + 1)).astype(jnp.int32)
     init = nn.initializers.normal(1.0)
     table = module.param("buckets", init, (module.config.num_heads, 32))
@@ -171,8 +173,8 @@ class Buckets(encoding.Encoding):
 class ParityOfTheContext(Parity):
   """Of places in the context, whose number depends on the memory's length."""
 
-  def parity(self, context_len):
-    return jnp.arange(context_len) % 2
+  def parity(self, num_keys):
+    return jnp.arange(num_keys) % 2
 
 
 class ParityOfThePart(Parity):
@@ -182,7 +184,7 @@ class ParityOfThePart(Parity):
 
   def layer_positions(self, module, name, first_position, segment_len):
     shape = (2, module.config.model_dim)
-    table = parameters.kernel(module, name, shape)
+    table = parameters.matrix(module, name, shape)
     return table[jnp.arange(segment_len) % 2]
 
 

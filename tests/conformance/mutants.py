@@ -79,8 +79,8 @@ class ForgetsToNormalise(adapters.Package):
 def see_the_next_token(monkeypatch):
   original = attention.visible_keys
 
-  def visible_keys(reach, context_len):
-    visible = original(reach, context_len)
+  def visible_keys(reach, num_keys):
+    visible = original(reach, num_keys)
     return visible | jnp.roll(visible, 1, axis=2)
 
   monkeypatch.setattr(attention, "visible_keys", visible_keys)
@@ -104,8 +104,8 @@ def distances_start_at_one(monkeypatch):
   monkeypatch.setattr(
     distances_lib,
     "position_encodings",
-    lambda context_len, model_dim, *, clamp_len: original(
-      context_len + 1, model_dim, clamp_len=clamp_len
+    lambda num_keys, model_dim, *, clamp_len: original(
+      num_keys + 1, model_dim, clamp_len=clamp_len
     )[:-1],
   )
 
@@ -115,8 +115,8 @@ def clamp_one_late(monkeypatch):
   monkeypatch.setattr(
     distances_lib,
     "position_encodings",
-    lambda context_len, model_dim, *, clamp_len: original(
-      context_len, model_dim, clamp_len=clamp_len + 1
+    lambda num_keys, model_dim, *, clamp_len: original(
+      num_keys, model_dim, clamp_len=clamp_len + 1
     ),
   )
 

@@ -141,7 +141,7 @@ def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
     made = evaluator.Evaluator(config.scoring, mesh, mem_len=8)
     params = tiny.params(config.model)
     splits = network.splits(config.model)
-    shardings = mesh_lib.parameters(mesh, params, splits)
+    shardings = mesh_lib.shardings(mesh, params, splits)
     params = jax.device_put(params, shardings)
     frozen = made.freeze(params)
   if memory == "key_value":  # Query, key and value of layers are joined.

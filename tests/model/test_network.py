@@ -14,7 +14,9 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.model import block
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
+from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import mixer
+from transformer_xl.model.mixers import table
 
 ADAPTIVE = {"cutoffs": (5, 11), "div_val": 2}
 
@@ -246,3 +248,34 @@ def test_states_of_the_last_layer_are_from_before_the_final_norm():
   model = network.Network(config).bind({"params": frozen.outside})
   np.testing.assert_array_equal(model.body.finish(outputs[-1]), read)
   assert np.abs(outputs[-1] - read).max() > 0.1
+
+
+class WithLoss(attention.Attention):
+  """Attention with a loss of each token: its place in the segment."""
+
+  @nn.compact
+  def __call__(self, hidden, state, shared, norm):
+    output, kept = super().__call__(hidden, state, shared, norm)
+    places = jnp.arange(hidden.shape[1], dtype=jnp.float32)
+    loss = jnp.broadcast_to(places, hidden.shape[:2])
+    return output, kept._replace(loss=loss)
+
+
+def test_losses_of_mixers_are_those_of_the_targets(monkeypatch):
+  monkeypatch.setattr(table.Place, "mixer", WithLoss)
+  config = tiny.model_config(num_layers=3)
+  model = network.Network(config, mixer.Settings(trains=True))
+  tokens = jnp.ones((2, 5), jnp.int32)
+  state = network.empty_state(config, batch_size=2, mem_len=4, step_len=5)
+  params = network.init_params(config, jax.random.key(0))
+  losses, auxiliary, _ = model.apply(
+    {"params": params},
+    tokens,
+    tokens[:, 2:],  # The first two tokens are context, and have none.
+    state,
+    jnp.zeros((2, 5), bool),
+    dropout_lanes=None,
+    method="training_losses",
+  )
+  assert losses.shape == (2, 3)
+  np.testing.assert_array_equal(auxiliary.mixers, [[6, 9, 12]] * 2)

@@ -239,7 +239,7 @@ def test_a_table_is_split_by_words_or_else_by_width(sides, axes, shards):
   mesh = jax.sharding.AbstractMesh(axes, mesh_lib.AXES)
   tree = {"embedding": {"table_0": jax.ShapeDtypeStruct(sides, "float32")}}
   splits = {("embedding", "table_0"): mesh_lib.Split("table")}
-  place = mesh_lib.parameters(mesh, tree, splits)["embedding"]["table_0"]
+  place = mesh_lib.shardings(mesh, tree, splits)["embedding"]["table_0"]
   assert place.shard_shape(sides) == shards
 
 
@@ -290,7 +290,7 @@ def test_every_kind_of_parameter_is_split_as_it_says_where_it_is_made():
   mesh = jax.sharding.AbstractMesh((2, 2, 2), mesh_lib.AXES)
   splits = network.splits(config)
   params = network.abstract_params(config)
-  found = by_path(mesh_lib.parameters(mesh, params, splits))
+  found = by_path(mesh_lib.shardings(mesh, params, splits))
   expected = {
     name: P(None, *spec) if name.startswith("layers") and spec else spec
     for name, spec in SPECS.items()

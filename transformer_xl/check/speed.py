@@ -388,7 +388,7 @@ def _parameters(
 ) -> shapes.PyTree:
   """New parameters on a mesh."""
   params = network.abstract_params(model)
-  at = mesh_lib.parameters(mesh, params, network.splits(model))
+  at = mesh_lib.shardings(mesh, params, network.splits(model))
 
   def draw() -> shapes.PyTree:
     return network.init_params(model, jax.random.key(0))

@@ -145,8 +145,9 @@ class ModelConfig(Group):
   """What the backward pass computes again to save memory: nothing, whole
   layers, all but matrix products, or attention."""
   scan_unroll: int = field(0, "0 or more", transfer="any")
-  """Layers in one turn of the loop over layers; 0 takes all of them. 1 compiles
-  in a fraction of the time, and on some devices needs less memory."""
+  """Turns of the pattern of layers in one iteration of the loop over layers; 0
+  takes all of them. 1 compiles in a fraction of the time, and on some devices
+  needs less memory."""
 
   @property
   def pattern(self) -> tuple[tuple[str, int], ...]:

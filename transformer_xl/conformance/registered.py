@@ -168,7 +168,7 @@ class Model(implementation.Facts):
     """Parameters and state on a mesh, as training shards them."""
     splits = network.splits(self.config)
     return (
-      jax.device_put(params, mesh_lib.parameters(mesh, params, splits)),
+      jax.device_put(params, mesh_lib.shardings(mesh, params, splits)),
       jax.device_put(memory, mesh_lib.states(mesh, memory)),
     )
 

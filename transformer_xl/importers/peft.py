@@ -48,7 +48,7 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
     )
   mesh = mesh_lib.of_one_device(jax.devices()[0])
   shape = network.abstract_params(model)
-  at = mesh_lib.parameters(mesh, shape, network.splits(model))
+  at = mesh_lib.shardings(mesh, shape, network.splits(model))
   saved = trained_model.restore_saved(
     workdir,
     which=trained_model.chosen(config.eval),

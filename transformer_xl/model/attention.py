@@ -41,14 +41,14 @@ def relative_attention(
     dropout: of the attention weights, if there is any.
   """
   segment_len = factors.query.shape[1]
-  context_len = factors.key.shape[1]
+  num_keys = factors.key.shape[1]
   terms = factors.distance
   size = _GPU_BLOCK if hardware.is_gpu() else BLOCK
   blocks = []
   for start in range(0, segment_len, size):
     end = min(start + size, segment_len)
     unseen = segment_len - end  # Keys after the last query of the block.
-    seen = context_len - unseen
+    seen = num_keys - unseen
     # The smallest distances are last.
     near = terms
     if terms.keys is not None:
@@ -169,7 +169,7 @@ rel_shift.defvjp(_rel_shift_forward, _rel_shift_backward)
 def added_scores(
   terms: scores_lib.DistanceTerms,
   segment_len: int,
-  context_len: int,
+  num_keys: int,
 ) -> jt.Float[shapes.Array, "H T K"] | None:
   """What is added to scaled scores, whatever query and key are.
 
@@ -177,7 +177,7 @@ def added_scores(
   """
   added = None
   if terms.slopes is not None:
-    distance = distances(segment_len, context_len)
+    distance = distances(segment_len, num_keys)
     added = -linear_penalties(terms.slopes, distance)
   if terms.added is not None:
     columns = jnp.pad(terms.added, ((0, 0), (1, 0)))  # See `rel_shift`.
@@ -187,12 +187,10 @@ def added_scores(
   return added
 
 
-def distances(
-  segment_len: int, context_len: int
-) -> jt.Int[shapes.Array, "T K"]:
+def distances(segment_len: int, num_keys: int) -> jt.Int[shapes.Array, "T K"]:
   """Distances from each query back to each key, negative for later keys."""
-  query = jnp.arange(context_len - segment_len, context_len, dtype=jnp.int32)
-  key = jnp.arange(context_len, dtype=jnp.int32)
+  query = jnp.arange(num_keys - segment_len, num_keys, dtype=jnp.int32)
+  key = jnp.arange(num_keys, dtype=jnp.int32)
   return query[:, None] - key[None]
 
 
@@ -204,10 +202,10 @@ def linear_penalties(
 
 
 def visible_keys(
-  reach: shapes.Reach, context_len: int
+  reach: shapes.Reach, num_keys: int
 ) -> jt.Bool[shapes.Array, "B T K"]:
   """True where a query may attend to a key: at the distances 0 to `reach`."""
-  distance = distances(reach.shape[1], context_len)
+  distance = distances(reach.shape[1], num_keys)
   return (distance >= 0)[None] & (distance[None] <= reach[:, :, None])
 
 

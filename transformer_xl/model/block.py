@@ -1,8 +1,9 @@
 """A layer: norm, mixer, residual, feed-forward. The only place with the wiring.
 
-`Blocks` reads a segment with one turn of the pattern of layers, which has a
+`Turn` reads a segment with one turn of the pattern of layers, which has a
 single layer unless `config.model.layers` names several. The parameters of each
-place of the pattern are under its number: `layers/0/attention/query`.
+place of the pattern are under its number, with all turns stacked in front:
+`layers/0/attention/query`.
 """
 
 import flax.linen as nn
@@ -40,7 +41,7 @@ class Layer(nn.Module):
 
   config: schema.ModelConfig
   settings: mixer_lib.Settings
-  place: table.Layer
+  place: table.Place
   streams: bool = False
 
   @nn.compact
@@ -92,7 +93,7 @@ class Layer(nn.Module):
     return hidden, kept._replace(state=state)
 
 
-class Blocks(nn.Module):
+class Turn(nn.Module):
   """The layers of one turn of the pattern; the body of the scan over turns.
 
   Attributes:
@@ -103,7 +104,7 @@ class Blocks(nn.Module):
 
   config: schema.ModelConfig
   settings: mixer_lib.Settings
-  layers: tuple[table.Layer, ...]
+  layers: tuple[table.Place, ...]
 
   @nn.compact
   def __call__(
@@ -146,19 +147,19 @@ class Blocks(nn.Module):
 def scanned(
   config: schema.ModelConfig, settings: mixer_lib.Settings
 ) -> nn.Module:
-  """All layers of the network: a scan of `Blocks` over the pattern's turns.
+  """All layers of the network: a scan of `Turn` over the pattern's turns.
 
   Parameters and states are stacked, with the turns in front. By default the
-  scan is one turn that has all layers: a loop copies a slice of each stack in
-  every turn, and what the backward pass needs into another stack.
+  loop has one iteration with all turns: others copy a slice of each stack in
+  every iteration, and what the backward pass needs into another stack.
   """
   layers = table.pattern(config)
   num_turns = config.num_layers // len(layers)
   unroll = min(config.scan_unroll or num_turns, num_turns)
-  body = Blocks
+  body = Turn
   if config.remat != "none":
     body = nn.remat(
-      Blocks,
+      Turn,
       policy=REMAT_POLICIES[config.remat],
       prevent_cse=unroll >= num_turns,  # A scan already does.
     )

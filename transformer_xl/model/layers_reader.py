@@ -304,11 +304,11 @@ class LayersReader:
           for path, split in of_layer.items()
           if path[0] != layer.name
         }
-      layers.append(mesh_lib.parameters(mesh, frozen.layers[index], of_layer))
-    outside = mesh_lib.parameters(mesh, frozen.outside, splits)
+      layers.append(mesh_lib.shardings(mesh, frozen.layers[index], of_layer))
+    outside = mesh_lib.shardings(mesh, frozen.outside, splits)
     return Frozen(outside, tuple(layers))
 
-  def _holds_segment(self, layer: table.Layer) -> bool:
+  def _holds_segment(self, layer: table.Place) -> bool:
     """Whether a layer has to hold what was read of the segment.
 
     Without memory, and where a step may be less than a segment. Streaming forms
@@ -319,7 +319,7 @@ class LayersReader:
     return self.mem_len == 0 and steps_are_parts and not is_stream
 
   def _empty_state(
-    self, layer: table.Layer, *, batch_size: int
+    self, layer: table.Place, *, batch_size: int
   ) -> mixer_lib.LayerState:
     """The state of a layer without a streaming form before the first token."""
     mem_len = layer.mem_len(self.mem_len)
@@ -332,17 +332,12 @@ class LayersReader:
       step_len=self._step_len if self.whole_steps else 1,
     )
 
-  def settings_of(self, layer: table.Layer) -> mixer_lib.Settings:
+  def settings_of(self, layer: table.Place) -> mixer_lib.Settings:
     """How a layer reads, with the length of its own memory."""
-    mem_len = layer.mem_len(self.mem_len)
-    return dataclasses.replace(self._settings, mem_len=mem_len)
-
-  @property
-  def _settings(self) -> mixer_lib.Settings:
     return mixer_lib.Settings(
       clamp_len=self.clamp_len,
       same_length=self.same_length,
-      mem_len=self.mem_len,
+      mem_len=layer.mem_len(self.mem_len),
     )
 
   @property
@@ -352,7 +347,7 @@ class LayersReader:
     return self.step_len or self.segment_len
 
   def _bound(self, outside: shapes.PyTree) -> layers_lib.Layers:
-    model = layers_lib.Layers(self.config, self._settings)
+    model = layers_lib.Layers(self.config)
     return model.bind({"params": outside})
 
 
@@ -379,7 +374,7 @@ def _read_layer(
   shared: mixer_lib.Shared,
   *,
   reader: LayersReader,
-  layer: table.Layer,
+  layer: table.Place,
 ) -> tuple[shapes.Hidden, mixer_lib.Kept]:
   """The result of one layer, and what it keeps."""
   read = block.Layer(
@@ -397,7 +392,7 @@ def _freeze_layer(
   biases: shapes.BiasPair | None,
   *,
   reader: LayersReader,
-  layer: table.Layer,
+  layer: table.Place,
 ) -> shapes.PyTree:
   """Computes everything of one layer that does not depend on the text.
 

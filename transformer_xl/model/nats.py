@@ -18,13 +18,20 @@ class Sums(NamedTuple):
 
 
 def sum_losses(losses: shapes.Losses, weights: shapes.Weights) -> Sums:
-  """Sums losses and weights over all tokens, in an order that no mesh changes.
+  """Sums losses and weights over all tokens."""
+  return Sums(weighted_sum(losses, weights), jnp.sum(weights))
+
+
+def weighted_sum(
+  losses: shapes.Losses, weights: shapes.Weights
+) -> jt.Float[shapes.Array, ""]:
+  """Sums weighted losses over all tokens, in an order that no mesh changes.
 
   Lanes are summed first, because a lane is never split over devices. The
   barrier keeps XLA from merging the two sums.
   """
   lanes = jax.lax.optimization_barrier(jnp.sum(losses * weights, axis=1))
-  return Sums(jnp.sum(lanes), jnp.sum(weights))
+  return jnp.sum(lanes)
 
 
 def perplexity(nll: float) -> float:

@@ -172,7 +172,7 @@ class Network(nn.Module):
     of_mixers = None
     for of_layers in kept:
       if of_layers.loss is not None:
-        loss = jnp.sum(of_layers.loss, axis=0)
+        loss = jnp.sum(of_layers.loss, axis=0)[:, -num_targets:]
         of_mixers = loss if of_mixers is None else of_mixers + loss
     auxiliary = AuxiliaryLosses(
       activation=_mean_square(hidden),

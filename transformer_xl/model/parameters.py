@@ -118,28 +118,21 @@ def in_compute_type(
   return jax.tree.map_with_path(cast, params)
 
 
-def kernel(
-  module: nn.Module, name: str, shape: tuple[int, ...], *, split: str = "whole"
-) -> jax.Array:
-  """A matrix of a shape, drawn from N(0, init_std)."""
-  init = with_split(nn.initializers.normal(module.config.init_std), split)
-  value = module.param(name, init, shape, jnp.float32)
-  return jnp.asarray(value, module.config.dtype)
-
-
 def matrix(
   module: nn.Module,
   name: str,
   shape: tuple[int, ...],
   *,
   split: str = "whole",
-  dropout_lanes: shapes.Lanes | None,
+  dropout_lanes: shapes.Lanes | None = None,
 ) -> jax.Array:
   """A matrix from N(0, init_std) whose single weights training may drop.
 
   Dropout follows the cast, so that no array of the matrix's size is float32.
   """
-  weights = kernel(module, name, shape, split=split)
+  init = with_split(nn.initializers.normal(module.config.init_std), split)
+  value = module.param(name, init, shape, jnp.float32)
+  weights = jnp.asarray(value, module.config.dtype)
   drop = dropout_lib.Dropout(
     module.config.weight_dropout_rate, name=f"{name}_dropout"
   )

@@ -27,7 +27,6 @@ from transformer_xl.config import schema
 from transformer_xl.model import norm as norm_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import scores
-from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.kernels import dispatch
@@ -116,7 +115,7 @@ class RingAttention(mixer.Mixer):
   ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Writes the segment into the ring, and attends to all of it."""
     config = self.config
-    order = table.of(config)
+    encoding = table.of(config)
     prepared: Prepared = self.get_variable("params", "prepared")
     mem_len = self.settings.mem_len
     segment_len = hidden.shape[1]
@@ -138,7 +137,7 @@ class RingAttention(mixer.Mixer):
     step = shared.step
     assert step is not None
     positions = step.num_read + jnp.arange(segment_len, dtype=jnp.int32)
-    query = order.placed(config, query, positions[None, None, :, None])
+    query = encoding.placed(config, query, positions[None, None, :, None])
     written = _placed(config, written, positions)
     cache = state.cache
     attends_zeros = config.memory_start == "zeros" and mem_len > 0
@@ -154,13 +153,7 @@ class RingAttention(mixer.Mixer):
       visible = jnp.minimum(shared.length, step.first_position)
     elif config.memory_start == "zeros":
       visible = jnp.full_like(shared.length, mem_len)
-    reach = visibility.visible_distance(
-      visible,
-      shared.since_reset,
-      mem_len=mem_len,
-      same_length=self.settings.same_length,
-      window=config.same_length_window,
-    )
+    reach = self.reach(shared, visible, mem_len)
     inputs = ring_kernels.Inputs(
       query=query,
       key=cache.keys,
@@ -296,15 +289,15 @@ class _Preparation(nn.Module):
     and v, if all layers share them.
     """
     config = self.config
-    order = table.of(config)
-    biases = biases or order.layer_biases(self)
+    encoding = table.of(config)
+    biases = biases or encoding.layer_biases(self)
     project = parameters.Projections(self, dropout_lanes=None)
     key = parameters.normalised_heads(self, "key", project("key", row))
     empty = Cache(_slots(key), _slots(project("value", row)))
-    distances = order.positions(
+    distances = encoding.positions(
       config, self.num_slots, clamp_len=self.settings.clamp_len
     )
-    terms = order.distance_terms(
+    terms = encoding.distance_terms(
       self, project, distances, self.num_slots, biases
     )
     position_key = None

@@ -229,7 +229,7 @@ class Evaluation:
   def _score(self, state: run_state.TrainState) -> metrics_log.Json | None:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
     trained = state.params if self._is_raw else state.average
-    params = step_lib.whole(trained, state.base, self._train)
+    params = step_lib.with_adapters(trained, state.base, self._train)
     began = time.perf_counter()
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:

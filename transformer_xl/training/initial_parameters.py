@@ -95,7 +95,7 @@ def load(
   if count:
     grown = network.abstract_params(recipe.model)
     add = functools.partial(add_symbols, config=model, count=count)
-    at = mesh_lib.parameters(mesh, grown, network.splits(recipe.model))
+    at = mesh_lib.shardings(mesh, grown, network.splits(recipe.model))
     params = jax.jit(add, out_shardings=at)(params)
   model = dataclasses.replace(model, vocab_size=recipe.model.vocab_size)
   if not _same_shapes(model, recipe.model):
@@ -112,7 +112,7 @@ def load(
     return trained_model.base_of(params, model, recipe.model, target), record
   if not _same_shapes(model, recipe.model):
     wanted = network.abstract_params(recipe.model)
-    at = mesh_lib.parameters(mesh, wanted, network.splits(recipe.model))
+    at = mesh_lib.shardings(mesh, wanted, network.splits(recipe.model))
     fit = functools.partial(fitted, old=model, recipe=recipe)
     params = jax.jit(fit, out_shardings=at)(params)
   return params, record
@@ -141,7 +141,7 @@ def _target(
 ) -> shapes.PyTree:
   """The shapes of a model's parameters, with their shardings."""
   shape = network.abstract_params(model)
-  at = mesh_lib.parameters(mesh, shape, network.splits(model))
+  at = mesh_lib.shardings(mesh, shape, network.splits(model))
   return mesh_lib.placed(shape, at)
 
 

@@ -42,7 +42,7 @@ class Window:
     self._clock: float | None = None
 
   def add(self, metrics: step_lib.UpdateMetrics, *, tokens_read: int) -> None:
-    """Adds a chunk: metrics [S], on the host, and tokens without padding."""
+    """Adds a chunk: metrics [C], on the host, and tokens without padding."""
     now = time.perf_counter()
     for name, values in metrics.sums._asdict().items():
       self.sums[name] += float(values.sum(dtype="float64"))

@@ -117,23 +117,24 @@ class Loss:
       dropout_lanes=lanes,
     )
     assert segment.weights is not None
-    summed = functools.partial(nats.sum_losses, weights=segment.weights)
+    summed = functools.partial(nats.weighted_sum, weights=segment.weights)
     train = self.train
-    sums = summed(nll)
+    sums = nats.sum_losses(nll, segment.weights)
     objective = sums.nll / self.totals.tokens
     if train.activation_penalty:
-      activation = summed(auxiliary.activation).nll / self.totals.tokens
+      activation = summed(auxiliary.activation) / self.totals.tokens
       objective += train.activation_penalty * activation
     if train.temporal_activation_penalty:
-      temporal = summed(auxiliary.temporal).nll / self.totals.changes
+      temporal = summed(auxiliary.temporal) / self.totals.changes
       objective += train.temporal_activation_penalty * temporal
     if auxiliary.mixers is not None:
-      objective += summed(auxiliary.mixers).nll / self.totals.tokens
+      objective += summed(auxiliary.mixers) / self.totals.tokens
     for ahead, losses in enumerate(auxiliary.predictions):
       weights = weights_ahead(segment, ahead)
+      # Those of the next token, of the layers below the last, count in full.
       factor = self.model.config.auxiliary.target_weight if ahead else 1.0
-      predicted = nats.sum_losses(losses, weights=weights)
-      objective += factor * predicted.nll / self.totals.tokens
+      predicted = nats.weighted_sum(losses, weights)
+      objective += factor * predicted / self.totals.tokens
     return objective, (sums, memory)
 
   def of_several(

@@ -1,8 +1,9 @@
 """A step of training: one update on one segment of all lanes.
 
-With `train.gradient_segments` above 1, an update takes S consecutive segments.
-`train_chunk` scans C updates in one compiled call. Metrics are sums; means are
-made at the end.
+Here `state` is what training changes, parameters and optimizer, and `memory` is
+the state of the network. An update takes S consecutive segments,
+`train.gradient_segments`; `train_chunk` scans C updates in one compiled call.
+Metrics are sums; means are made at the end.
 """
 
 import functools
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import optax
 
+from transformer_xl import random_streams
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
@@ -63,8 +65,7 @@ def drawn_visible_len(
   train = recipe.train
   if train.mem_len == 0 or train.mem_len_low in (-1, train.mem_len):
     return None
-  # Generation draws from stream 2 of the seed.
-  key = jax.random.fold_in(jax.random.key(recipe.seed), 3)
+  key = random_streams.key(recipe.seed, random_streams.Stream.VISIBLE_LEN)
   key = jax.random.fold_in(key, step)
   return jax.random.randint(key, (), train.mem_len_low, train.mem_len + 1)
 
@@ -89,8 +90,7 @@ def train_segment(
     is_recent = jnp.expand_dims(is_recent, range(weights.ndim - 1))
     weights = jnp.where(is_recent, weights, 0.0)
   segment = segment._replace(weights=weights)
-  # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
-  key = jax.random.fold_in(jax.random.key(recipe.seed), 1)
+  key = random_streams.key(recipe.seed, random_streams.Stream.DROPOUT)
   key = jax.random.fold_in(key, state.step)
   loss = loss_lib.Loss(
     make_model(recipe.model, train),
@@ -148,15 +148,14 @@ def train_chunk(
   """Runs one update per segment with `lax.scan`, carrying state and memory.
 
   Args:
-    state: what updates change, apart from memory.
-    memory: the state of the network.
-    segments: consecutive segments [S, B, T]. An update takes
-      `train.gradient_segments` of them. Lanes may be padded so that devices
-      divide them; memory is padded to match and cut back at the end.
+    state: before the first update.
+    memory: before the first segment.
+    segments: consecutive segments [C * S, B, T]. Lanes may be padded so that
+      devices divide them; memory is padded to match and cut back at the end.
     recipe: of the run.
 
   Returns:
-    State and memory after the updates, and metrics with one entry an update.
+    State and memory after the updates, and metrics [C].
   """
   base = state.base  # No update changes it, so that it is not carried.
   state = state._replace(base=None)
@@ -173,7 +172,7 @@ def train_chunk(
   return state._replace(base=base), memory, metrics
 
 
-def whole(
+def with_adapters(
   params: shapes.PyTree, base: shapes.PyTree | None, train: schema.TrainConfig
 ) -> shapes.PyTree:
   """The parameters that the network reads with, from those that are trained."""
@@ -202,7 +201,7 @@ def _gradient(
   objective = loss.of_several if several else loss
 
   def of_trained(params: shapes.PyTree, *read: Any) -> loss_lib.Result:
-    return objective(whole(params, base, train), *read)
+    return objective(with_adapters(params, base, train), *read)
 
   gradient = jax.grad(of_trained, has_aux=True)
   lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)

@@ -83,7 +83,7 @@ def load(
   """
   mesh = make_mesh(config.model, config.mesh, devices=devices)
   params = network.abstract_params(config.model)
-  at = mesh_lib.parameters(mesh, params, network.splits(config.model))
+  at = mesh_lib.shardings(mesh, params, network.splits(config.model))
   with jax.set_mesh(mesh):
     params, step = restore_params(
       workdir,
@@ -353,7 +353,7 @@ def restore_base(
   abstract = network.abstract_params(base)
   if not only_check:
     mesh = jax.tree.leaves(target)[0].sharding.mesh
-    at = mesh_lib.parameters(mesh, abstract, network.splits(base))
+    at = mesh_lib.shardings(mesh, abstract, network.splits(base))
     abstract = mesh_lib.placed(abstract, at)
   params, _ = restore_params(
     there[0],

@@ -106,7 +106,7 @@ class DynamicEvaluator:
       copies = mesh_lib.lane_copies(mesh, params, splits)
       shardings = by_lane._replace(params=copies)
     else:
-      shardings = mesh_lib.parameters(mesh, state, splits)
+      shardings = mesh_lib.shardings(mesh, state, splits)
       shardings = shardings._replace(cache=by_lane.cache)
     self._start = jax.jit(start, out_shardings=shardings)
     self._make_steps = jax.jit(
@@ -119,7 +119,7 @@ class DynamicEvaluator:
         per_lane=per_lane,
         num_lanes=evaluation.batch_size,
       ),
-      out_shardings=mesh_lib.parameters(mesh, params, splits),
+      out_shardings=mesh_lib.shardings(mesh, params, splits),
     )
     self._score = jax.jit(
       functools.partial(score_segments, reader=reader, per_lane=per_lane),

@@ -11,11 +11,11 @@ from transformer_xl import shapes
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model.encodings import distances
-from transformer_xl.model.encodings import none
+from transformer_xl.model.encodings import encoding
 
 
 @registry.encodings.register("absolute")
-class Absolute(none.WithoutDistances):
+class Absolute(encoding.Encoding):
   """Sinusoids added once."""
 
   counts_from_segment = True

@@ -12,11 +12,11 @@ from transformer_xl import shapes
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model import parameters
-from transformer_xl.model.encodings import none
+from transformer_xl.model.encodings import encoding
 
 
 @registry.encodings.register("absolute_per_layer")
-class AbsolutePerLayer(none.WithoutDistances):
+class AbsolutePerLayer(encoding.Encoding):
   """A table of `num_positions` vectors for each layer."""
 
   has_table = True
@@ -33,7 +33,7 @@ class AbsolutePerLayer(none.WithoutDistances):
     config = module.config
     self.check_segment_len(config, segment_len)
     shape = (config.num_positions, config.model_dim)
-    table = parameters.kernel(module, name, shape)
+    table = parameters.matrix(module, name, shape)
     if first_position is None:
       return table[:segment_len]
     return jax.lax.dynamic_slice_in_dim(table, first_position, segment_len)

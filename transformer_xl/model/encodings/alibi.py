@@ -18,18 +18,16 @@ from transformer_xl.model.encodings import encoding
 class Alibi(encoding.Encoding):
   """A penalty proportional to the distance, added to scaled scores."""
 
-  score_products = 2
-
   def distance_terms(
     self,
     module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
-    context_len: int,
+    num_keys: int,
     biases: shapes.BiasPair | None,
   ) -> scores.DistanceTerms:
     """The slopes of all heads, in float32."""
-    del project, positions, context_len, biases
+    del project, positions, num_keys, biases
     heads = slopes(module.config.num_heads)
     return scores.DistanceTerms(slopes=jnp.asarray(heads, jnp.float32))
 

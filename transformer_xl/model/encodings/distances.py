@@ -23,26 +23,26 @@ def sinusoids(
 
 
 def position_encodings(
-  context_len: int, model_dim: int, *, clamp_len: int
+  num_keys: int, model_dim: int, *, clamp_len: int
 ) -> shapes.Positions:
   """Encodings of the distances K-1 down to 0, one row each.
 
   With a positive `clamp_len`, all larger distances share its encoding.
   """
-  distances = jnp.arange(context_len - 1, -1, -1, dtype=jnp.float32)
+  distances = jnp.arange(num_keys - 1, -1, -1, dtype=jnp.float32)
   if clamp_len > 0:
     distances = jnp.minimum(distances, clamp_len)
   return sinusoids(distances, model_dim)
 
 
 def clipped_rows(
-  table: jt.Float[shapes.Array, "R E"], context_len: int
+  table: jt.Float[shapes.Array, "R E"], num_keys: int
 ) -> jt.Float[shapes.Array, "K E"]:
   """Rows of a learned table for the distances K-1 to 0.
 
   Larger distances than the table has share its last row.
   """
-  distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.int32)
+  distance = jnp.arange(num_keys - 1, -1, -1, dtype=jnp.int32)
   return table[jnp.minimum(distance, table.shape[0] - 1)]
 
 

@@ -42,7 +42,7 @@ class Encoding:
     counts_from_segment: a token's encoding is its position in its segment, so
       results depend on where a text is cut.
     score_products: how many products of size T x K attention computes, that
-      with the values included.
+      with the values included; 3 if there are keys of distances.
   """
 
   registered_name: ClassVar[str] = ""
@@ -51,7 +51,7 @@ class Encoding:
   rotates: ClassVar[bool] = False
   has_table: ClassVar[bool] = False
   counts_from_segment: ClassVar[bool] = False
-  score_products: ClassVar[int] = 3
+  score_products: ClassVar[int] = 2
 
   @staticmethod
   def check(config: schema.ModelConfig) -> None:
@@ -72,10 +72,10 @@ class Encoding:
     return None
 
   def positions(
-    self, config: schema.ModelConfig, context_len: int, *, clamp_len: int
+    self, config: schema.ModelConfig, num_keys: int, *, clamp_len: int
   ) -> shapes.Positions | None:
     """Encodings of the distances K-1 to 0 that every layer projects."""
-    del config, context_len, clamp_len
+    del config, num_keys, clamp_len
     return None
 
   def distance_terms(
@@ -83,7 +83,7 @@ class Encoding:
     module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
-    context_len: int,
+    num_keys: int,
     biases: shapes.BiasPair | None,
   ) -> scores.DistanceTerms:
     """Terms of the distances K-1 to 0, and biases, in one attention module.
@@ -92,10 +92,10 @@ class Encoding:
       module: owner of the parameters, drawn after those of the values.
       project: the module's projections.
       positions: the result of the method `positions`.
-      context_len: K.
+      num_keys: K.
       biases: the result of `shared_biases` or of `layer_biases`.
     """
-    del module, project, positions, context_len, biases
+    del module, project, positions, num_keys, biases
     return scores.DistanceTerms()
 
   def embedding_positions(

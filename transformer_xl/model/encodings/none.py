@@ -10,5 +10,3 @@ from transformer_xl.model.encodings import encoding
 @registry.encodings.register("none")
 class WithoutDistances(encoding.Encoding):
   """Attention that depends on the contents of queries and keys alone."""
-
-  score_products = 2

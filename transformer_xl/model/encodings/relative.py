@@ -19,20 +19,21 @@ from transformer_xl.model.encodings import encoding
 class Sinusoidal(encoding.Encoding):
   """An encoding whose keys of distances are projected sinusoids."""
 
+  clamps = True
+  score_products = 3
+
   def positions(
-    self, config: schema.ModelConfig, context_len: int, *, clamp_len: int
+    self, config: schema.ModelConfig, num_keys: int, *, clamp_len: int
   ) -> shapes.Positions | None:
     """Sinusoids of the distances."""
     return distances.position_encodings(
-      context_len, config.model_dim, clamp_len=clamp_len
+      num_keys, config.model_dim, clamp_len=clamp_len
     ).astype(config.dtype)
 
 
 @registry.encodings.register("relative")
 class Relative(Sinusoidal):
   """The encoding of Transformer-XL."""
-
-  clamps = True
 
   def shared_biases(self, module: nn.Module) -> shapes.BiasPair | None:
     """u and v in the model, unless every layer has its own."""
@@ -47,11 +48,11 @@ class Relative(Sinusoidal):
     module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
-    context_len: int,
+    num_keys: int,
     biases: shapes.BiasPair | None,
   ) -> scores.DistanceTerms:
     """Sinusoids projected by a kernel of each layer; u and v are learned."""
-    del module, context_len
+    del module, num_keys
     assert positions is not None
     assert biases is not None
     # The published programs have no dropout here.

@@ -19,18 +19,16 @@ from transformer_xl.model.encodings import relative
 class RelativeTied(relative.Sinusoidal):
   """W_kR = W_kE and u = v = W_q R_0, in the paper's names."""
 
-  clamps = True
-
   def distance_terms(
     self,
     module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
-    context_len: int,
+    num_keys: int,
     biases: shapes.BiasPair | None,
   ) -> scores.DistanceTerms:
     """Sinusoids projected as if they were hidden states."""
-    del module, context_len, biases
+    del module, num_keys, biases
     assert positions is not None
     bias = project("query", positions[-1:])[0]
     return scores.DistanceTerms(project("key", positions), (bias, bias))

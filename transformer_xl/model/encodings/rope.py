@@ -20,11 +20,11 @@ from transformer_xl.config import fields
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.model.encodings import distances
-from transformer_xl.model.encodings import none
+from transformer_xl.model.encodings import encoding
 
 
 @registry.encodings.register("rope")
-class Rope(none.WithoutDistances):
+class Rope(encoding.Encoding):
   """Products of rotated queries and rotated keys."""
 
   class Fields(fields.Group):

@@ -19,20 +19,21 @@ class Shaw(encoding.Encoding):
   """One learned vector for each distance, head and layer."""
 
   has_table = True
+  score_products = 3
 
   def distance_terms(
     self,
     module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
-    context_len: int,
+    num_keys: int,
     biases: shapes.BiasPair | None,
   ) -> scores.DistanceTerms:
     """Rows of the layer's table, without biases."""
     del project, positions, biases
     config = module.config
     shape = (config.num_positions, config.num_heads * config.head_dim)
-    table = parameters.kernel(module, "distances", shape)
-    rows = distances.clipped_rows(table, context_len)
-    keys = rows.reshape(context_len, config.num_heads, config.head_dim)
+    table = parameters.matrix(module, "distances", shape)
+    rows = distances.clipped_rows(table, num_keys)
+    keys = rows.reshape(num_keys, config.num_heads, config.head_dim)
     return scores.DistanceTerms(keys)

@@ -20,7 +20,6 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import ring
 from transformer_xl.model import scores
-from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import mixer
@@ -85,14 +84,8 @@ class Attention(mixer.Mixer):
       visible = jnp.full_like(shared.length, mem_len)
       if shared.forgets is not None:
         memory = jnp.where(shared.forgets[:, None, None], 0, memory)
-    reach = visibility.visible_distance(
-      visible,
-      shared.since_reset,
-      mem_len=mem_len,
-      same_length=self.settings.same_length,
-      window=config.same_length_window,
-    )
-    output, factors = attend(
+    reach = self.reach(shared, visible, mem_len)
+    output, inspected = attend(
       self, norm(memory), norm(hidden), reach=reach, shared=shared
     )
 
@@ -100,7 +93,7 @@ class Attention(mixer.Mixer):
     remembered = shared.newest(held, mem_len)
     return output, mixer.Kept(
       Memory(remembered),
-      inspected=factors if self.settings.inspects else None,
+      inspected=inspected,
     )
 
   @staticmethod
@@ -130,21 +123,21 @@ def attend(
   *,
   reach: shapes.Reach,
   shared: mixer.Shared,
-) -> tuple[shapes.Hidden, scores.ScoreFactors]:
+) -> tuple[shapes.Hidden, scores.ScoreFactors | None]:
   """Attends from the rows of a segment to those of memory and segment.
 
   Names the parameters of attention in `module`. Returns what is added to the
-  residual stream, and the factors of the scores.
+  residual stream, and the factors of the scores if they are to be inspected.
   """
   config = module.config
-  order = table.of(config)
+  encoding = table.of(config)
   mem_len = memory.shape[1]
-  context_len = mem_len + segment.shape[1]
+  num_keys = mem_len + segment.shape[1]
   dropout = dropout_lib.of_attention(module, shared.dropout_lanes)
-  biases = shared.biases or order.layer_biases(module)
+  biases = shared.biases or encoding.layer_biases(module)
   distances = shared.distances
   if distances is not None:  # The smallest distances are last.
-    distances = distances[distances.shape[0] - context_len :]
+    distances = distances[distances.shape[0] - num_keys :]
 
   # Memory is constant unless gradients pass into it. The norm of a pre-norm
   # model, however, is trained by its rows as well.
@@ -157,12 +150,12 @@ def attend(
   value = project("value", rows, num_constant=num_constant)
   query = parameters.normalised_heads(module, "query", query)
   key = parameters.normalised_heads(module, "key", key)
-  terms = order.distance_terms(module, project, distances, context_len, biases)
+  terms = encoding.distance_terms(module, project, distances, num_keys, biases)
 
-  positions = jnp.arange(context_len, dtype=jnp.int32)[None, :, None, None]
+  positions = jnp.arange(num_keys, dtype=jnp.int32)[None, :, None, None]
   factors = scores.ScoreFactors(
-    order.placed(config, query, positions[:, mem_len:]),
-    order.placed(config, key, positions),
+    encoding.placed(config, query, positions[:, mem_len:]),
+    encoding.placed(config, key, positions),
     reach,
     terms,
   )
@@ -172,4 +165,4 @@ def attend(
   output = parameters.project_output(
     module, values, dropout_lanes=shared.dropout_lanes
   )
-  return output, factors
+  return output, factors if module.settings.inspects else None

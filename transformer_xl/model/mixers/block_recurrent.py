@@ -75,17 +75,12 @@ class BlockRecurrent(mixer.Mixer):
   attends_zeros = False
   writes_segments = True
   depends_on_cuts = True
+  has_limit = False
 
   @staticmethod
   def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
     """A few vectors."""
     return num_tokens, {"num_vectors": 3}
-
-  @staticmethod
-  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """No limit, unless nothing is carried from segment to segment."""
-    del config
-    return None if mem_len else 0
 
   @staticmethod
   def empty_state(
@@ -121,16 +116,10 @@ class BlockRecurrent(mixer.Mixer):
     lanes, segment_len, _ = hidden.shape
     mem_len = state.hiddens.shape[1]
     num_vectors = config.own(BlockRecurrent.Fields).num_vectors
-    reach = visibility.visible_distance(
-      jnp.minimum(shared.length, mem_len),
-      shared.since_reset,
-      mem_len=mem_len,
-      same_length=self.settings.same_length,
-      window=config.same_length_window,
-    )
+    reach = self.reach(shared, jnp.minimum(shared.length, mem_len), mem_len)
     memory = norm(state.hiddens)
     rows = norm(hidden)
-    near, factors = attention.attend(
+    near, inspected = attention.attend(
       self, memory, rows, reach=reach, shared=shared
     )
 
@@ -186,7 +175,7 @@ class BlockRecurrent(mixer.Mixer):
         written[:, : num_vectors - missing],
         jnp.minimum(num_before + count, visibility.LONG),
       ),
-      inspected=factors if self.settings.inspects else None,
+      inspected=inspected,
     )
 
   def _kernels(self, name: str, dropout_lanes: shapes.Lanes | None) -> Kernels:

@@ -141,15 +141,10 @@ class Compressive(mixer.Mixer):
     past = _joined(state, num_free)
     num_held = mem_len + state.num_waiting
     visible_slots = jnp.maximum(shared.length - num_held, 0) // rate
-    reach = visibility.visible_distance(
-      jnp.minimum(shared.length, num_held)
-      + jnp.minimum(visible_slots, num_slots),
-      shared.since_reset,
-      mem_len=num_slots + mem_len,
-      same_length=self.settings.same_length,
-      window=config.same_length_window,
-    )
-    output, factors = attention.attend(
+    visible = jnp.minimum(shared.length, num_held)
+    visible += jnp.minimum(visible_slots, num_slots)
+    reach = self.reach(shared, visible, num_slots + mem_len)
+    output, inspected = attention.attend(
       self,
       norm(past),
       norm(hidden),
@@ -194,7 +189,7 @@ class Compressive(mixer.Mixer):
     return output, mixer.Kept(
       Memory(slots, held[:, :room], held[:, room:], num_waiting),
       loss=loss,
-      inspected=factors if self.settings.inspects else None,
+      inspected=inspected,
     )
 
   def _reconstruction(
@@ -319,6 +314,6 @@ class _Compression(nn.Module):
     # As convolutions do, with a stride of c.
     joined = groups.reshape(lanes, length // rate, rate * width)
     shape = (rate * width, width)
-    kernel = parameters.kernel(self, "kernel", shape, split="inputs")
+    kernel = parameters.matrix(self, "kernel", shape, split="inputs")
     slots = dense.times(joined, kernel)
     return slots + parameters.vector(self, "bias", width)[None, None]

@@ -55,6 +55,8 @@ class Memory(NamedTuple):
 class Delta(mixer.Mixer):
   """Reads and writes a matrix in each head."""
 
+  has_limit = False
+
   class Fields(fields.Group):
     """The heads of `delta` layers, `num_heads` in number (docs/memory.md)."""
 
@@ -68,12 +70,6 @@ class Delta(mixer.Mixer):
   def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
     """Small heads, though keys that are shorter round badly."""
     return num_tokens, {"key_dim": 4, "value_dim": 5}
-
-  @staticmethod
-  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """No limit, unless nothing is carried from segment to segment."""
-    del config
-    return None if mem_len else 0
 
   @staticmethod
   def empty_state(

@@ -53,6 +53,8 @@ class Memory(NamedTuple):
 class Mamba2(mixer.Mixer):
   """Adds to the states of channels and reads them, all with a decay."""
 
+  has_limit = False
+
   class Fields(fields.Group):
     """The heads of `mamba2` layers, `num_heads` in number (docs/memory.md)."""
 
@@ -65,12 +67,6 @@ class Mamba2(mixer.Mixer):
   def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
     """Small heads and states."""
     return num_tokens, {"state_dim": 3, "value_dim": 5}
-
-  @staticmethod
-  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """No limit, unless nothing is carried from segment to segment."""
-    del config
-    return None if mem_len else 0
 
   @staticmethod
   def empty_state(

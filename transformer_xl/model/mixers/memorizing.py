@@ -31,7 +31,6 @@ from transformer_xl.model import attention as attention_lib
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import scores
-from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import attention
@@ -99,13 +98,13 @@ class Memorizing(mixer.Mixer):
     """Attends to near tokens, retrieves others, and mixes both by the gate."""
     config = self.config
     memorizing = config.own(Memorizing.Fields)
-    order = table.of(config)
+    encoding = table.of(config)
     mem_len = state.keys.shape[1]
     segment_len = hidden.shape[1]
     dropout_lanes = shared.dropout_lanes
     dropout = dropout_lib.of_attention(self, dropout_lanes)
 
-    biases = shared.biases or order.layer_biases(self)
+    biases = shared.biases or encoding.layer_biases(self)
     project = parameters.Projections(self, dropout_lanes=dropout_lanes)
     rows = norm(hidden)
     query = project("query", rows)
@@ -116,13 +115,7 @@ class Memorizing(mixer.Mixer):
     keys = jnp.concatenate([state.keys, key], axis=1)
     values = jnp.concatenate([state.values, value], axis=1)
 
-    reach = visibility.visible_distance(
-      jnp.minimum(shared.length, mem_len),
-      shared.since_reset,
-      mem_len=mem_len,
-      same_length=self.settings.same_length,
-      window=config.same_length_window,
-    )
+    reach = self.reach(shared, jnp.minimum(shared.length, mem_len), mem_len)
     near_reach = jnp.minimum(reach, memorizing.window)
 
     # Near tokens, as any other layer with attention sees them.
@@ -132,11 +125,11 @@ class Memorizing(mixer.Mixer):
     distances = shared.distances
     if distances is not None:  # The smallest distances are last.
       distances = distances[distances.shape[0] - near_len :]
-    terms = order.distance_terms(self, project, distances, near_len, biases)
+    terms = encoding.distance_terms(self, project, distances, near_len, biases)
     positions = jnp.arange(near_len, dtype=jnp.int32)[None, :, None, None]
     factors = scores.ScoreFactors(
-      order.placed(config, query, positions[:, near_mem_len:]),
-      order.placed(config, keys[:, first:], positions),
+      encoding.placed(config, query, positions[:, near_mem_len:]),
+      encoding.placed(config, keys[:, first:], positions),
       near_reach,
       terms,
     )

@@ -189,7 +189,7 @@ class Kept(NamedTuple):
   """
 
   state: LayerState
-  loss: shapes.Losses | None = None
+  loss: jt.Float[shapes.Array, "B T"] | None = None
   inspected: scores.ScoreFactors | None = None
   output: shapes.Hidden | None = None
 
@@ -253,6 +253,7 @@ class Mixer(nn.Module):
     keys_are_tokens: each key that is attended to is one token.
     has_gradient_to_memory: gradients pass through all that is remembered, where
       training lets them.
+    has_limit: there is a number of tokens that is remembered at most.
     sure_reach: how many tokens later a token still has to show in the outputs,
       for the conformance kit; None if it is for as long as memory reaches. A
       mixer that forgets as it likes has 0.
@@ -272,6 +273,7 @@ class Mixer(nn.Module):
   depends_on_cuts: ClassVar[bool] = False
   keys_are_tokens: ClassVar[bool] = True
   has_gradient_to_memory: ClassVar[bool] = True
+  has_limit: ClassVar[bool] = True
   sure_reach: ClassVar[int | None] = None
   streaming: ClassVar[type[Streaming] | None] = None
 
@@ -345,15 +347,17 @@ class Mixer(nn.Module):
     del output, shared
     return state
 
-  @staticmethod
-  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+  @classmethod
+  def remembered_tokens(
+    cls, config: schema.ModelConfig, mem_len: int
+  ) -> int | None:
     """How many tokens before a segment the layer's state is made of.
 
     The result is None if there is no limit. Mixers that do not override this
-    remember `mem_len` tokens.
+    remember `mem_len` tokens, or whatever they like if that is above 0.
     """
     del config
-    return mem_len
+    return mem_len if cls.has_limit or not mem_len else None
 
   @staticmethod
   def flops(config: schema.ModelConfig, reading: Reading) -> float:
@@ -365,6 +369,25 @@ class Mixer(nn.Module):
     raise NotImplementedError
 
   # Not wrapped by Flax, so that operations have no longer names.
+  @nn.nowrap
+  def reach(
+    self, shared: Shared, visible: jt.Int[shapes.Array, "B"], mem_len: int
+  ) -> shapes.Reach:
+    """The largest distance that each query may attend to.
+
+    Args:
+      shared: what all layers share.
+      visible: keys before the segment that each lane may see, the last.
+      mem_len: keys before the segment.
+    """
+    return visibility.visible_distance(
+      visible,
+      shared.since_reset,
+      mem_len=mem_len,
+      same_length=self.settings.same_length,
+      window=self.config.same_length_window,
+    )
+
   @nn.nowrap
   def matrix(
     self,

@@ -29,11 +29,7 @@ class Carry(NamedTuple):
 class Recurrent(mixer.Mixer):
   """A mixer whose state is `NUM_VECTORS` vectors."""
 
-  @staticmethod
-  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """No limit, unless nothing is carried from segment to segment."""
-    del config
-    return None if mem_len else 0
+  has_limit = False
 
   @staticmethod
   def empty_state(

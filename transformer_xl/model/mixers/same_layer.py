@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from transformer_xl import shapes
 from transformer_xl.config import registry
 from transformer_xl.config import schema
-from transformer_xl.model import visibility
 from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import mixer
 
@@ -49,12 +48,7 @@ class SameLayer(mixer.Mixer):
   attends_zeros = False
   writes_segments = True
   depends_on_cuts = True
-
-  @staticmethod
-  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """No limit, unless nothing is carried from segment to segment."""
-    del config
-    return None if mem_len else 0
+  has_limit = False
 
   @staticmethod
   def empty_state(
@@ -80,27 +74,21 @@ class SameLayer(mixer.Mixer):
   ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Attends from the segment to what the layer remembers and to itself."""
     mem_len = state.hiddens.shape[1]
-    reach = visibility.visible_distance(
-      jnp.minimum(shared.length, mem_len),
-      shared.since_reset,
-      mem_len=mem_len,
-      same_length=self.settings.same_length,
-      window=self.config.same_length_window,
-    )
+    reach = self.reach(shared, jnp.minimum(shared.length, mem_len), mem_len)
     memory = state.outputs
     if shared.first_position is not None:
       # The segment's earlier parts are attended to as the whole segment is.
       age = jnp.arange(mem_len, 0, -1, dtype=jnp.int32)
       is_new = (age <= shared.first_position)[None, :, None]
       memory = jnp.where(is_new, state.hiddens, state.outputs)
-    output, factors = attention.attend(
+    output, inspected = attention.attend(
       self, norm(memory), norm(hidden), reach=reach, shared=shared
     )
     held = jnp.concatenate([state.hiddens, hidden], axis=1)
     remembered = shared.newest(held, mem_len)
     return output, mixer.Kept(
       Memory(remembered, state.outputs),
-      inspected=factors if self.settings.inspects else None,
+      inspected=inspected,
     )
 
   @staticmethod

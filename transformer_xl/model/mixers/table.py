@@ -1,4 +1,8 @@
-"""The pattern of layers that a model has, and the mixer of each layer."""
+"""The pattern of layers that a model has, and the mixer of each layer.
+
+`model.layers` is the pattern; each of its P entries is a place. N layers are
+N / P turns of the pattern, and layer `turn * P + place` is in that place.
+"""
 
 from typing import NamedTuple
 
@@ -7,7 +11,7 @@ from transformer_xl.config import schema
 from transformer_xl.model.mixers import mixer
 
 
-class Layer(NamedTuple):
+class Place(NamedTuple):
   """One place of the pattern."""
 
   name: str  # Of the mixer.
@@ -25,12 +29,12 @@ class Layer(NamedTuple):
     return min(mem_len, self.limit or mem_len)
 
 
-def pattern(config: schema.ModelConfig) -> tuple[Layer, ...]:
+def pattern(config: schema.ModelConfig) -> tuple[Place, ...]:
   """The layers that repeat, lowest first; one entry if all are alike."""
-  return tuple(Layer(name, limit) for name, limit in config.pattern)
+  return tuple(Place(name, limit) for name, limit in config.pattern)
 
 
-def all_layers(config: schema.ModelConfig) -> tuple[Layer, ...]:
+def all_layers(config: schema.ModelConfig) -> tuple[Place, ...]:
   """Every layer of a model, lowest first."""
   places = pattern(config)
   return places * (config.num_layers // len(places))

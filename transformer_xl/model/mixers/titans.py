@@ -62,6 +62,8 @@ class Memory(NamedTuple):
 class Titans(mixer.Mixer):
   """Trains a small network in each head on the tokens, and asks it."""
 
+  has_limit = False
+
   class Fields(fields.Group):
     """The heads of `titans` layers, `num_heads` in number (docs/memory.md)."""
 
@@ -77,12 +79,6 @@ class Titans(mixer.Mixer):
   def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:
     """Small networks, though keys that are shorter round badly."""
     return num_tokens, {"key_dim": 4, "value_dim": 5, "hidden_dim": 3}
-
-  @staticmethod
-  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """No limit, unless nothing is carried from segment to segment."""
-    del config
-    return None if mem_len else 0
 
   @staticmethod
   def empty_state(
