@@ -37,9 +37,7 @@ class MovingAverage(mixer.Mixer):
     decay: float = fields.field(0.9, "in (0, 1)")
     """Share of the old average that a token keeps at first."""
 
-  @staticmethod
-  def remembered_tokens(config, mem_len):
-    return None if mem_len else 0
+  has_limit = False
 
   @staticmethod
   def empty_state(config, *, batch_size, mem_len, step_len):
