@@ -180,9 +180,9 @@ class ParityOfThePart(Parity):
 
   counts_from_segment = True
 
-  def layer_positions(self, module, name, first_position, segment_len):
+  def layer_positions(self, module, first_position, segment_len):
     shape = (2, module.config.model_dim)
-    table = parameters.matrix(module, name, shape)
+    table = parameters.matrix(module, "positions", shape)
     return table[jnp.arange(segment_len) % 2]
 
 

@@ -73,7 +73,7 @@ class Layer(nn.Module):
     join_mixer = residual.of(config, "mixer_gate")
     join_feed_forward = residual.of(config, "feed_forward_gate")
     positions = encodings.of(config).layer_positions(
-      self, "positions", shared.first_position, hidden.shape[1]
+      self, shared.first_position, hidden.shape[1]
     )
     if positions is not None:
       hidden = hidden + positions[None]

@@ -246,10 +246,6 @@ class LayersReader:
         num_tokens=count,
       ),
     )
-    # What such a layer holds without memory is of the segment alone.
-    in_segment = shared._replace(
-      length=jnp.minimum(shared.length, state.position)
-    )
     outputs = [layers.enter(vectors, first_position=state.position)]
     held = ring.at_one_slot(state.layers)
     states = []
@@ -263,7 +259,10 @@ class LayersReader:
           empty,
           layer_state,
         )
-        layer_shared = in_segment
+        # What it holds is of the segment alone.
+        layer_shared = shared._replace(
+          length=jnp.minimum(shared.length, state.position)
+        )
       hidden, kept = _read_layer(
         frozen.layers[index],
         outputs[-1],

@@ -44,7 +44,7 @@ def next_length(
 
 
 def visible_distance(
-  length: jt.Int[shapes.Array, "B"],
+  num_visible: jt.Int[shapes.Array, "B"],
   since_reset: shapes.Reach,
   *,
   mem_len: int,
@@ -53,8 +53,8 @@ def visible_distance(
 ) -> shapes.Reach:
   """The largest distance at which each query may attend.
 
-  A token always sees itself. `length` is how many positions of its memory each
-  lane may see, and `mem_len` how many there are.
+  A token always sees itself. `num_visible` is how many positions of its memory
+  each lane may see, the last, and `mem_len` how many there are.
 
   With `same_length` all queries see the same number of keys, so that results do
   not depend on how the text is cut into segments. `window` is that number,
@@ -62,7 +62,7 @@ def visible_distance(
   See `has_window` for a model without memory.
   """
   position = jnp.arange(since_reset.shape[1], dtype=jnp.int32)[None]
-  result = jnp.minimum(length[:, None] + position, since_reset)
+  result = jnp.minimum(num_visible[:, None] + position, since_reset)
   if has_window(mem_len, same_length=same_length):
     distance = mem_len if window == "mem_len_plus_one" else mem_len - 1
     result = jnp.minimum(result, distance)

@@ -82,11 +82,12 @@ def drawn_params(recipe: schema.Recipe) -> shapes.PyTree:
 
 
 def init_state(
-  recipe: schema.Recipe, params: shapes.PyTree = None
+  recipe: schema.Recipe, params: shapes.PyTree | None = None
 ) -> run_state.TrainState:
   """Parameters, by default drawn from the seed, with a new optimizer.
 
   With adapters (`train.lora`) they are the base, and what is trained is drawn.
+  Training has read a base then; the shapes of a state follow without it.
   """
   adapters = lora.settings(recipe.train)
   base = None

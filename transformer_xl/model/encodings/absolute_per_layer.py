@@ -25,7 +25,6 @@ class AbsolutePerLayer(encoding.Encoding):
   def layer_positions(
     self,
     module: nn.Module,
-    name: str,
     first_position: jax.Array | None,
     segment_len: int,
   ) -> shapes.SegmentPositions | None:
@@ -33,7 +32,7 @@ class AbsolutePerLayer(encoding.Encoding):
     config = module.config
     self.check_segment_len(config, segment_len)
     shape = (config.num_positions, config.model_dim)
-    table = parameters.matrix(module, name, shape)
+    table = parameters.matrix(module, "positions", shape)
     if first_position is None:
       return table[:segment_len]
     return jax.lax.dynamic_slice_in_dim(table, first_position, segment_len)

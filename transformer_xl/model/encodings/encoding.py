@@ -118,7 +118,6 @@ class Encoding:
   def layer_positions(
     self,
     module: nn.Module,
-    name: str,
     first_position: jax.Array | None,
     segment_len: int,
   ) -> shapes.SegmentPositions | None:
@@ -126,11 +125,10 @@ class Encoding:
 
     Args:
       module: owner of the parameters.
-      name: of the parameter.
       first_position: as for `embedding_positions`.
       segment_len: T.
     """
-    del module, name, first_position, segment_len
+    del module, first_position, segment_len
     return None
 
   def check_segment_len(

@@ -1,4 +1,4 @@
-"""The encoding that a model has."""
+"""Looks up the encoding of a model."""
 
 from transformer_xl.config import registry
 from transformer_xl.config import schema
