@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import numpy as np
 
-from transformer_xl import random_streams
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import random_streams
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.processes import exchange
 from transformer_xl.text import language_model

@@ -16,12 +16,12 @@ from flax import traverse_util
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
-from transformer_xl import random_streams
 from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.model import lora
 from transformer_xl.model import network
+from transformer_xl.model import random_streams
 from transformer_xl.model import transfer
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import rate_factors

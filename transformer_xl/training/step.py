@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import optax
 
-from transformer_xl import random_streams
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
@@ -22,6 +21,7 @@ from transformer_xl.model import lanes as lanes_lib
 from transformer_xl.model import lora
 from transformer_xl.model import nats
 from transformer_xl.model import network
+from transformer_xl.model import random_streams
 from transformer_xl.model.mixers import mixer
 from transformer_xl.training import averaging
 from transformer_xl.training import loss as loss_lib
