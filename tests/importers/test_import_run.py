@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import tests.oracle
 from tests import kinds
@@ -17,6 +18,7 @@ from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import evaluate
+from transformer_xl.formats import tensor_bundle
 from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
@@ -223,3 +225,25 @@ def test_a_folder_in_use_is_left_alone(wt103):
   with pytest.raises(errors.UserError, match="is not empty"):
     make(wt103, stored_files.tensorflow("wt103"))
   assert sorted(os.listdir(wt103)) == before
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "tensor bundle"])
+def test_whether_there_is_a_tensor_is_known_without_reading_it(
+  kind, tmp_path, monkeypatch
+):
+  if kind == "safetensors":
+    path = str(tmp_path / "model.safetensors")
+    safetensors.numpy.save_file({"a": np.ones(3)}, path)
+    tensors, name = huggingface.read_safetensors(path), "a"
+  else:
+    folder = stored_files.tensorflow("wt103")
+    tensors = tensor_bundle.Bundle(str(folder / "model.ckpt-7"))
+    name = "global_step"
+  assert tensors[name].size
+
+  def read(self, name):
+    raise AssertionError(f"{name} was read")
+
+  monkeypatch.setattr(type(tensors), "__getitem__", read)
+  assert name in tensors
+  assert "b" not in tensors

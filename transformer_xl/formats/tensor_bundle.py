@@ -100,6 +100,9 @@ class Bundle(Mapping[str, np.ndarray]):
         "index is damaged: copy it again."
       ) from None
 
+  def __contains__(self, name: object) -> bool:
+    return name in self._entries  # By default it would be read.
+
   def __iter__(self) -> Iterator[str]:
     return iter(self._entries)
 

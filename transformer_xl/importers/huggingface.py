@@ -168,6 +168,9 @@ class _Tensors(Mapping[str, np.ndarray]):
     with safetensors.safe_open(self._files[name], framework="numpy") as file:
       return file.get_tensor(name)
 
+  def __contains__(self, name: object) -> bool:
+    return name in self._files  # By default it would be read.
+
   def __iter__(self) -> Iterator[str]:
     return iter(self._files)
 
