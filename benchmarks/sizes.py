@@ -3,10 +3,9 @@
     python -m benchmarks.sizes
 
 Every row is a command of its own, on generated files in a temporary folder.
-Prints a table: seconds and the peak of memory at both sizes, and how many times
-as long an additional part of the input takes at the larger size as its share:
-1 is linear. What a command takes without input (an import, a model's programs)
-is measured once on a tenth of the smaller size and left out of that.
+Prints a table: seconds and the peak of memory at sizes n and 10 n, and growth:
+how many times the seconds for an added part from n / 10 to n are those from n
+to 10 n. 1 is linear, whatever a command takes without input.
 """
 
 import argparse

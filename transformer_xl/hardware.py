@@ -72,6 +72,11 @@ def device_kind() -> str:
   return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
+def is_cpu() -> bool:
+  """Whether the ambient mesh's devices, or this machine's, are CPUs."""
+  return device_kind() == "cpu"
+
+
 def is_gpu() -> bool:
   """Whether the ambient mesh's devices, or this machine's, are GPUs."""
   kind = device_kind()

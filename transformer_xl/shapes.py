@@ -3,7 +3,7 @@
     B lanes              parallel streams of text, each with its own memory
     T segment length     tokens processed at once
     U targets            the last U tokens have one; fewer than T only with
-                         `train.context_len`
+                         `context_len`
     M memory length      remembered positions that a layer can attend to
     K keys               M + T, those that a query could see
     C updates            of one compiled call, each of S consecutive segments

@@ -65,8 +65,8 @@ def test_attention_is_right_in_all_forms(mesh, dtype):
 def test_a_wrong_mask_in_xla_is_found(mesh, monkeypatch):
   visible_keys = attention.visible_keys
 
-  def one_key_further(reach, context_len):
-    return visible_keys(reach + 1, context_len)
+  def one_key_further(reach, num_keys):
+    return visible_keys(reach + 1, num_keys)
 
   monkeypatch.setattr(attention, "visible_keys", one_key_further)
   xla, pallas = attention_findings(mesh)

@@ -90,9 +90,9 @@ def window_too_long(monkeypatch):
   """Beyond what memory holds, so that it depends on the cuts."""
   original = visibility.visible_distance
 
-  def visible_distance(length, since_reset, *, mem_len, same_length, window):
+  def visible_distance(visible, since_reset, *, mem_len, same_length, window):
     far = original(
-      length, since_reset, mem_len=mem_len, same_length=False, window=window
+      visible, since_reset, mem_len=mem_len, same_length=False, window=window
     )
     return jnp.minimum(far, mem_len + 1) if same_length else far
 

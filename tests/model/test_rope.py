@@ -76,6 +76,7 @@ def test_a_tpu_moves_channels_by_a_product(dtype, monkeypatch):
   expected, plain = both(), str(jax.make_jaxpr(lambda: both())())
   monkeypatch.setattr(hardware, "device_kind", lambda: "TPU v5 lite")
   actual, by_product = both(), str(jax.make_jaxpr(lambda: both())())
+  assert "dot_general" in by_product
   assert "= split[" in plain
   assert "= split[" not in by_product
   roundings = 10 if dtype == "float32" else 2

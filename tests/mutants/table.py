@@ -120,6 +120,7 @@ TESTS = {
     *_cases(_READER, registry.encodings),
     _READER + "[2-1-0-None-relative-memory_start",
     "tests/model/kernels/test_fused_ring.py::test_the_kernel_attends",
+    "tests/model/kernels/test_ring.py",
   ),
   "model/lanes": (
     "tests/model/test_lanes.py",

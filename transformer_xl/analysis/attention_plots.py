@@ -60,15 +60,15 @@ def memories(
 
   A mark below the colour is for each key of a target that `marked` has.
   """
-  num_heads, segment_len, context_len = weights.shape
-  mem_len = context_len - segment_len
+  num_heads, segment_len, num_keys = weights.shape
+  mem_len = num_keys - segment_len
   count = min(NUM_TARGETS, segment_len)
   # One below the other, since a pixel is to show every token of the memory.
   figure, panels = plotting.subplots(
     num_heads, 1, figsize=(8.6, 0.6 + 2.9 * num_heads)
   )
   panels = np.atleast_1d(panels)  # One head gives a single panel.
-  last = [_label(word) for word in words[context_len - count :]]
+  last = [_label(word) for word in words[num_keys - count :]]
   for panel, rows, marks, name in zip(
     panels, weights, marked, names, strict=True
   ):

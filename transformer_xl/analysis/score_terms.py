@@ -43,8 +43,8 @@ def at_distances(
   values: jt.Shaped[shapes.Array, "*heads T K"],
 ) -> jt.Shaped[shapes.Array, "*heads T M+1"]:
   """What each query has for the keys at its distances 0 to M."""
-  segment_len, context_len = values.shape[-2:]
-  mem_len = context_len - segment_len
+  segment_len, num_keys = values.shape[-2:]
+  mem_len = num_keys - segment_len
   query = jnp.arange(segment_len)[:, None]
   distance = jnp.arange(mem_len + 1)[None]
   key = mem_len + query - distance

@@ -304,9 +304,9 @@ def _loss_forward(
 def _chosen(
   parts: tuple[jax.Array, ...], targets: jax.Array
 ) -> list[jax.Array]:
-  """Of each part the logits of the targets, [B, T]; 0 where it has another."""
+  """The targets' logits in each part, [B, T]; 0 for targets in another part."""
   mesh = jax.sharding.get_abstract_mesh()
-  if hardware.device_kind() != "cpu" or mesh.size > 1:
+  if not hardware.is_cpu() or mesh.size > 1:
     # If the vocabulary is split over devices, a sum over a mask moves no
     # logits; a gather would. A single TPU or GPU adds it to a pass over the
     # logits that is made anyway.

@@ -150,8 +150,8 @@ def scanned(
   """All layers of the network: a scan of `Turn` over the pattern's turns.
 
   Parameters and states are stacked, with the turns in front. By default the
-  loop has one iteration with all turns: others copy a slice of each stack in
-  every iteration, and what the backward pass needs into another stack.
+  loop has one iteration with all turns: of more, each copies a slice of every
+  stack, and what the backward pass needs into another stack.
   """
   layers = table.pattern(config)
   num_turns = config.num_layers // len(layers)

@@ -270,6 +270,7 @@ class LayersReader:
         layer_shared,
         reader=self,
         layer=layer,
+        kind=layer.mixer,
       )
       outputs.append(hidden)
       states.append(kept.state)
@@ -364,8 +365,9 @@ def layer_splits(splits: mesh_lib.Splits, place: int) -> mesh_lib.Splits:
 
 
 # As a function of its own it is traced once for all layers that are alike. XLA
-# puts its operations in the place of each call.
-@functools.partial(jax.jit, static_argnames=("reader", "layer"))
+# puts its operations in the place of each call. `kind` is looked up by the name
+# of the layer: who defines the name anew in a notebook has a new trace.
+@functools.partial(jax.jit, static_argnames=("reader", "layer", "kind"))
 def _read_layer(
   params: shapes.PyTree,
   hidden: shapes.Hidden,
@@ -374,8 +376,10 @@ def _read_layer(
   *,
   reader: LayersReader,
   layer: table.Place,
+  kind: type[mixer_lib.Mixer],
 ) -> tuple[shapes.Hidden, mixer_lib.Kept]:
   """The result of one layer, and what it keeps."""
+  del kind
   read = block.Layer(
     reader.config, reader.settings_of(layer), layer, streams=True
   )

@@ -128,7 +128,8 @@ def matrix(
 ) -> jax.Array:
   """A matrix from N(0, init_std) whose single weights training may drop.
 
-  Dropout follows the cast, so that no array of the matrix's size is float32.
+  None are dropped without `dropout_lanes`. Dropout follows the cast, so that no
+  array of the matrix's size is float32.
   """
   init = with_split(nn.initializers.normal(module.config.init_std), split)
   value = module.param(name, init, shape, jnp.float32)

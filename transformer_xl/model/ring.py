@@ -356,15 +356,21 @@ def _write(
   rows: jt.Float[shapes.Array, "BH Dh T"],
   slot: jt.Int[shapes.Array, ""],
 ) -> shapes.Ring:
-  """The ring with new rows in the slots from `slot` on."""
-  kept = ring.dtype
-  if kept == jnp.bfloat16 and hardware.device_kind() == "cpu":
-    # XLA would convert the whole ring to float32 and back. Bits it writes in
-    # place.
-    ring = jax.lax.bitcast_convert_type(ring, jnp.uint16)
-    rows = jax.lax.bitcast_convert_type(rows, jnp.uint16)
-  ring = jax.lax.dynamic_update_slice_in_dim(ring, rows, slot, axis=-1)
-  return jax.lax.bitcast_convert_type(ring, kept)
+  """The ring with new rows in the slots from `slot` on.
+
+  In bfloat16 on a CPU it has no gradient.
+  """
+  if ring.dtype != jnp.bfloat16 or not hardware.is_cpu():
+    return jax.lax.dynamic_update_slice_in_dim(ring, rows, slot, axis=-1)
+  # XLA would convert the whole ring to float32 and back. Bits it writes in
+  # place.
+  bits = jax.lax.dynamic_update_slice_in_dim(
+    jax.lax.bitcast_convert_type(ring, jnp.uint16),
+    jax.lax.bitcast_convert_type(rows, jnp.uint16),
+    slot,
+    axis=-1,
+  )
+  return jax.lax.bitcast_convert_type(bits, jnp.bfloat16)
 
 
 def _slots(rows: shapes.Keys) -> shapes.Ring:

@@ -55,12 +55,14 @@ class Answer(NamedTuple):
   events: tuple[metrics_log.Json, ...] = ()  # As in `metrics.jsonl`.
 
 
-NO_LOSSES: metrics_log.Json = {"losses": [], "lowest": None, "answer": []}
+def no_losses() -> metrics_log.Json:
+  """What `Guard.metadata` returns before the first update."""
+  return {"losses": [], "lowest": None, "answer": []}
 
 
 def answer_of(saved: metrics_log.Json | None) -> Answer:
-  """The measures that the metadata of a checkpoint state, as of `Guard`."""
-  return Answer(*(saved or NO_LOSSES)["answer"])
+  """The answer in what `Guard.metadata` returned; none before a checkpoint."""
+  return Answer(*(saved or no_losses())["answer"])
 
 
 class Rules(NamedTuple):
@@ -152,7 +154,7 @@ class Guard:
 
   def __init__(self, rules: Rules, saved: metrics_log.Json | None = None):
     """Starts with no losses, or from the metadata of a checkpoint."""
-    saved = saved or NO_LOSSES
+    saved = saved or no_losses()
     self._config = rules.config
     self._losses: list[float] = list(saved["losses"])
     self._lowest: float | None = saved["lowest"]

@@ -131,7 +131,7 @@ class Loss:
       objective += summed(auxiliary.mixers) / self.totals.tokens
     for ahead, losses in enumerate(auxiliary.predictions):
       weights = weights_ahead(segment, ahead)
-      # Those of the next token, of the layers below the last, count in full.
+      # 0 ahead is the next token, which layers below the last predict.
       factor = self.model.config.auxiliary.target_weight if ahead else 1.0
       predicted = nats.weighted_sum(losses, weights)
       objective += factor * predicted / self.totals.tokens

@@ -87,7 +87,7 @@ def init_state(
   """Parameters, by default drawn from the seed, with a new optimizer.
 
   With adapters (`train.lora`) they are the base, and what is trained is drawn.
-  Training has read a base then; the shapes of a state follow without it.
+  Training always has a base; for the shapes of a state alone, none is read.
   """
   adapters = lora.settings(recipe.train)
   base = None

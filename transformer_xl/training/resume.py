@@ -103,7 +103,7 @@ def start(origin: Origin) -> run_state.RunState:
   # Losses of other tokens are not comparable.
   if (moved or other_loss) and metadata.guard:
     answer = metadata.guard["answer"]
-    guard = divergence.NO_LOSSES | {"answer": answer}
+    guard = divergence.no_losses() | {"answer": answer}
     metadata = metadata._replace(guard=guard)
   evaluates = metadata.owes_evaluation and train.eval_every_steps > 0
   metadata = metadata._replace(
@@ -205,8 +205,8 @@ def rewind(origin: Origin, answer: divergence.Answer) -> run_state.RunState:
   if event["action"] == "skip":  # Other text follows.
     _, create_memory = programs.creators(recipe, origin.mesh)
     run = run._replace(memory=create_memory())
-  guard = run.metadata.guard or divergence.NO_LOSSES
-  guard |= {"answer": list(answer)}
+  guard = run.metadata.guard or divergence.no_losses()
+  guard = guard | {"answer": list(answer)}
   return run._replace(metadata=run.metadata._replace(guard=guard))
 
 

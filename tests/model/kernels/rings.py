@@ -18,7 +18,7 @@ def arguments(
   def normal(*shape):
     return jnp.asarray(draw.normal(size=shape), jnp.float32)
 
-  reach = draw.integers(slots - segment_len, size=(LANES, segment_len))
+  reach = draw.integers(slots - segment_len + 1, size=(LANES, segment_len))
   inputs = ring.Inputs(
     query=normal(LANES, HEADS, segment_len, WIDTH),
     key=normal(LANES * HEADS, WIDTH, slots),

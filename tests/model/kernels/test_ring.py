@@ -1,11 +1,14 @@
 """Attention over a ring in XLA: whole, and some of its slots at a time."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import comparison
+from tests import tiny
 from tests.model.kernels import rings
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.kernels import ring
 
 TERMS = ("biased keys", "slopes", "added", "none")
@@ -58,8 +61,47 @@ def test_large_scores_of_a_later_part_stay_finite(in_parts):
   comparison.assert_close(found, whole, roundings=3000)
 
 
-@pytest.mark.parametrize("queries", [8, 13])
-def test_lengths_without_parts_are_taken_whole(queries, in_parts):
-  inputs = rings.arguments(queries, 41, terms="biased keys", slot=20)
+@pytest.mark.parametrize(("queries", "slots"), [(13, 40), (16, 41), (13, 41)])
+def test_lengths_without_parts_are_taken_whole(queries, slots, in_parts):
+  assert (ring._part(13), ring._part(41)) == (13, 41)
+  inputs = rings.arguments(queries, slots, terms="biased keys", slot=20)
   found = ring.attend_in_turn(inputs)
   comparison.assert_close(found, rings.defined_values(inputs), roundings=30)
+
+
+def test_parts_in_bfloat16_stay_within_its_rounding(in_parts):
+  inputs = rings.arguments(16, 40, terms="biased keys", slot=24)
+  narrow = jax.tree.map(
+    lambda leaf: leaf.astype("bfloat16") if leaf.dtype == "float32" else leaf,
+    inputs,
+  )
+  found = ring.attend_in_turn(narrow)
+  assert found.dtype == jnp.bfloat16
+  comparison.assert_close(found, rings.defined_values(narrow), roundings=3)
+
+
+def test_a_reader_is_the_same_in_parts(in_parts):
+  config = tiny.model_config()
+  params = tiny.params(config)
+  tokens = jnp.asarray(np.arange(48).reshape(2, 24) % config.vocab_size)
+
+  def read():
+    jax.clear_caches()
+    reader = reader_lib.Reader(
+      config, mem_len=16, segment_len=8, clamp_len=0, same_length=False
+    )
+    frozen = reader.freeze(params)
+    state = reader.start(frozen, batch_size=2)
+    found = []
+    for start in range(0, 24, 8):
+      part = tokens[:, start : start + 8]
+      log_probs, state = reader.step(frozen, state, part)
+      found.append(log_probs)
+    return jnp.concatenate(found, axis=1)
+
+  in_some = read()
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(ring, "_MOST_SCORES", 1 << 30)
+    patch.setattr(ring, "_attend_by_blocks", None)
+    whole = read()
+  comparison.assert_close(in_some, whole, roundings=300)

@@ -8,5 +8,5 @@ from transformer_xl.model.encodings import encoding
 
 
 @registry.encodings.register("none")
-class WithoutDistances(encoding.Encoding):
+class NoEncoding(encoding.Encoding):
   """Attention that depends on the contents of queries and keys alone."""

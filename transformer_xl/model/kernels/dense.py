@@ -129,7 +129,7 @@ _times_constant.defvjp(_times_constant_forward, _times_constant_backward)
 
 def _is_narrow_on_cpu(rows: jax.Array) -> bool:
   """Whether XLA needs a float32 result to multiply these rows fast."""
-  return rows.dtype == jnp.bfloat16 and hardware.device_kind() == "cpu"
+  return rows.dtype == jnp.bfloat16 and hardware.is_cpu()
 
 
 def _num_parts(kernel: jax.Array) -> int:

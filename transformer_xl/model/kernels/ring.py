@@ -91,23 +91,23 @@ def pays_in_turn(num_lanes: int, segment_len: int) -> bool:
 
   They then stay in the cache of a CPU, or in the vector memory of a TPU.
   """
-  kind = hardware.device_kind()
-  if kind == "cpu":
+  if hardware.is_cpu():
     return segment_len > 1
-  return kind.startswith("TPU") and num_lanes > 1 and segment_len > 1
+  is_tpu = hardware.device_kind().startswith("TPU")
+  return is_tpu and num_lanes > 1 and segment_len > 1
 
 
 def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
   """Attention of the segment to the ring, one lane after the other.
 
-  A CPU also takes some of the queries and slots after the others, if there are
-  many.
+  A CPU also takes some of the queries and of the slots at a time, if there are
+  many scores.
   """
   lanes, heads, segment_len, width = inputs.query.shape
   num_slots = inputs.key.shape[-1]
   rows, count = segment_len, num_slots
-  is_cpu = hardware.device_kind() == "cpu"
-  if is_cpu and heads * segment_len * num_slots > _MOST_SCORES:
+  num_scores = heads * segment_len * num_slots
+  if hardware.is_cpu() and num_scores > _MOST_SCORES:
     rows = _part(segment_len)
     count = _part(num_slots)
   num_parts = segment_len // rows
@@ -157,7 +157,7 @@ def _part(length: int) -> int:
 
 
 def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
-  """Attention of the segment to the ring, `count` slots after the others.
+  """Attention of the segment to the ring, `count` slots at a time.
 
   Blocks that no query sees, of empty slots above all, are left out. The softmax
   is that of Milakov and Gimelshein (2018): sums are scaled down where a larger

@@ -13,10 +13,10 @@ extension:
       ...
 
 Its name is then an entry of `model.layers`. It needs `empty_state`, `__call__`
-and `flops`, and `remembered_tokens` unless its state is made of `mem_len`
-tokens. If it can read faster while its parameters do not change, it names a
-`Streaming` form; without one, evaluation and generation use the state of
-training.
+and `flops`, and `has_limit` or `remembered_tokens` where its state is not made
+of `mem_len` tokens. If it can read faster while its parameters do not change,
+it names a `Streaming` form; without one, evaluation and generation use the
+state of training.
 
 Shapes: B lanes, T tokens of a segment, K keys, D model width.
 """
@@ -353,8 +353,8 @@ class Mixer(nn.Module):
   ) -> int | None:
     """How many tokens before a segment the layer's state is made of.
 
-    The result is None if there is no limit. Mixers that do not override this
-    remember `mem_len` tokens, or whatever they like if that is above 0.
+    The result is None if there is no limit. By default it is `mem_len`, and
+    without `has_limit` there is none if that is above 0.
     """
     del config
     return mem_len if cls.has_limit or not mem_len else None
@@ -368,7 +368,7 @@ class Mixer(nn.Module):
     """
     raise NotImplementedError
 
-  # Not wrapped by Flax, so that operations have no longer names.
+  # Flax wraps none of what follows, so that operations have no longer names.
   @nn.nowrap
   def reach(
     self, shared: Shared, visible: jt.Int[shapes.Array, "B"], mem_len: int
