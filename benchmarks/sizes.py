@@ -159,7 +159,8 @@ def main() -> None:
     # By straight lines through two sizes each.
     first = (once.seconds - tenth.seconds) / (0.9 * row.size)
     then = (tenfold.seconds - once.seconds) / (9 * row.size)
-    growth = f"{then / first:.1f}" if first * row.size > 0.5 else "small"
+    is_measured = min(first, then) * row.size > 0.1
+    growth = f"{then / first:.1f}" if is_measured else "not measurable"
     title = row.title.format(f"{row.size:,}")
     print(
       f"| {title} | {once.seconds:.1f} s, {once.mib:.0f} MiB | "
