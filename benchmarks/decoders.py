@@ -41,7 +41,8 @@ PART = 512
 LONG = 32768
 LANES = 4
 RANK = 8
-CHARACTERS = 94  # Of ASCII; the tokenizer's first symbols are these.
+# The tokenizer's first symbols are the printable characters of ASCII.
+CHARACTERS = 94
 UPDATES = 3  # After the first, which compiles.
 ROWS = {
   "load": "load, and score 16 tokens",

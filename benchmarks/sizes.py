@@ -4,8 +4,8 @@
 
 Every row is a command of its own, on generated files in a temporary folder.
 Prints a table: seconds and the peak of memory at sizes n and 10 n, and growth:
-how many times the seconds for an added part from n / 10 to n are those from n
-to 10 n. 1 is linear, whatever a command takes without input.
+the seconds of an added part from n to 10 n, divided by those of one from n / 10
+to n. 1 is linear, whatever a command takes without input.
 """
 
 import argparse

@@ -232,13 +232,14 @@ def test_whether_there_is_a_tensor_is_known_without_reading_it(
   kind, tmp_path, monkeypatch
 ):
   if kind == "safetensors":
+    name = "a"
     path = str(tmp_path / "model.safetensors")
-    safetensors.numpy.save_file({"a": np.ones(3)}, path)
-    tensors, name = huggingface.read_safetensors(path), "a"
+    safetensors.numpy.save_file({name: np.ones(3)}, path)
+    tensors = huggingface.read_safetensors(path)
   else:
+    name = "global_step"
     folder = stored_files.tensorflow("wt103")
     tensors = tensor_bundle.Bundle(str(folder / "model.ckpt-7"))
-    name = "global_step"
   assert tensors[name].size
 
   def read(self, name):

@@ -205,8 +205,8 @@ def rewind(origin: Origin, answer: divergence.Answer) -> run_state.RunState:
   if event["action"] == "skip":  # Other text follows.
     _, create_memory = programs.creators(recipe, origin.mesh)
     run = run._replace(memory=create_memory())
-  guard = run.metadata.guard or divergence.no_losses()
-  guard = guard | {"answer": list(answer)}
+  before = run.metadata.guard or divergence.no_losses()
+  guard = before | {"answer": list(answer)}
   return run._replace(metadata=run.metadata._replace(guard=guard))
 
 

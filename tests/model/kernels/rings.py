@@ -49,9 +49,11 @@ def defined_values(inputs: ring.Inputs) -> np.ndarray:
   lanes, heads, segment_len, width = query.shape
   slots = key.shape[-1]
   terms = inputs.distance
-  u, v = np.zeros((2, heads, width))
+  biases = np.zeros((2, heads, width))
   if terms.biases is not None:
-    u, v = (np.asarray(bias, np.float64) for bias in terms.biases)
+    biases = np.asarray(terms.biases, np.float64)
+  content_bias = biases[0]
+  position_bias = biases[1]
   result = np.zeros(query.shape)
   for lane, head, row in np.ndindex(lanes, heads, segment_len):
     own = query[lane, head, row]
@@ -61,10 +63,11 @@ def defined_values(inputs: ring.Inputs) -> np.ndarray:
       distance = (int(inputs.slot) + row - column) % slots
       if distance > inputs.reach[lane, row]:
         continue
-      score = (own + u[head]) @ key[place, :, column]
+      score = (own + content_bias[head]) @ key[place, :, column]
       if inputs.position_key is not None:
         once = np.asarray(inputs.position_key.once, np.float64)
-        score += (own + v[head]) @ once[head, :, slots - 1 - distance]
+        of_distance = once[head, :, slots - 1 - distance]
+        score += (own + position_bias[head]) @ of_distance
       score /= np.sqrt(width)
       if terms.slopes is not None:
         score -= float(terms.slopes[head]) * distance

@@ -146,7 +146,8 @@ class _Sums(NamedTuple):
   """What a softmax over blocks of slots carries from block to block."""
 
   largest: jt.Float[shapes.Array, "B H T"]  # Score.
-  # Of exp(score - largest): products with the values, and with 1.
+  # Weighted sums of the values, and last the sum of the weights themselves. A
+  # weight is exp(score - largest).
   values: jt.Float[shapes.Array, "B H T Dh+1"]
 
 
