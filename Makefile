@@ -5,6 +5,9 @@
 PYTHON ?= python3
 VENV ?= $(or $(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
+# What is imported is compiled when it first is; all that is installed takes half
+# of pip's time.
+INSTALL := -m pip install --no-compile --constraint requirements.lock
 # Tests of one file share what they compile, so a file stays in one process.
 # Files are taken in the order of tests/conftest.py.
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -146,8 +149,7 @@ transformers-check: .venv-transformers/tests/installed ## Exports in the newest 
 	$(PYTHON) -m venv .venv-transformers
 	.venv-transformers/bin/python -m pip install --no-deps \
 	  --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
-	.venv-transformers/bin/python -m pip install --constraint requirements.lock \
-	  --editable ".[test,transformers]"
+	.venv-transformers/bin/python $(INSTALL) --editable ".[test,transformers]"
 	touch $@
 
 # The tests with the evaluation harness, in an environment of their own: it
@@ -157,8 +159,7 @@ lm-eval-check: .venv-lm-eval/installed ## The tests with the evaluation harness
 
 .venv-lm-eval/installed: requirements.lock pyproject.toml setup.cfg
 	$(PYTHON) -m venv .venv-lm-eval
-	.venv-lm-eval/bin/python -m pip install --constraint requirements.lock \
-	  --editable ".[test,lm-eval]"
+	.venv-lm-eval/bin/python $(INSTALL) --editable ".[test,lm-eval]"
 	touch $@
 
 bench: $(BIN)/transformer-xl ## Measure the speed on this machine
@@ -167,7 +168,7 @@ bench: $(BIN)/transformer-xl ## Measure the speed on this machine
 # Plans what is missing in docs/measurements/plans.jsonl or was planned by older
 # code; may be stopped at any time.
 plan-table: $(BIN)/transformer-xl ## Plan what is missing in docs/measurements/plans.jsonl
-	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
+	$(BIN)/python $(INSTALL) --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
 
 # SkyPilot reads deploy/sky.yaml, in an environment of its own. It would keep
@@ -235,10 +236,10 @@ lock: ## Renew requirements.lock
 $(BIN)/transformer-xl:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip --version || $(BIN)/python -m ensurepip
-	$(BIN)/python -m pip install --constraint requirements.lock --editable .
+	$(BIN)/python $(INSTALL) --editable .
 
 $(VENV)/installed: requirements.lock pyproject.toml setup.cfg
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip --version || $(BIN)/python -m ensurepip
-	$(BIN)/python -m pip install --constraint requirements.lock --editable ".[test]"
+	$(BIN)/python $(INSTALL) --editable ".[test]"
 	touch $@

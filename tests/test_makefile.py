@@ -59,7 +59,9 @@ def test_the_quickstart_uses_what_is_installed_and_needs_no_tools_of_tests(
   (tmp_path / "bin").mkdir()
   (tmp_path / "bin" / "python").touch(mode=0o755)
   fresh = make("-n", "quickstart", VIRTUAL_ENV=str(tmp_path))
-  install = "pip install --constraint requirements.lock --editable ."
+  install = (
+    "pip install --no-compile --constraint requirements.lock --editable ."
+  )
   assert f" -m {install}\n" in fresh
   (tmp_path / "bin" / "transformer-xl").touch(mode=0o755)
   there = make("-n", "quickstart", VIRTUAL_ENV=str(tmp_path))
