@@ -151,7 +151,7 @@ class AnalysisConfig(Group):
   # Comparisons of variants that are trained: study, ablation and paper.
   split: str = field("valid", ("train", "valid", "test"))
   """Split that variants are compared on, in the place of eval.split; the test
-  split is for what was chosen (docs/choosing.md)."""
+  split is for what was chosen (docs/analyses.md)."""
   seeds: tuple[int, ...] = field((), "0 or more")
   """Seeds that each variant is trained with; config.seed if empty. The first
   chooses the learning rate."""

@@ -1,7 +1,7 @@
 """What the paper published, item by item (arXiv 1901.02860).
 
-docs/paper.md has the same numbers beside the measured ones, and a test holds the
-two together.
+docs/paper.md has the same numbers beside the measured ones, and a test holds
+the two together.
 """
 
 import difflib
