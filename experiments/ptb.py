@@ -10,7 +10,7 @@ higher; validation 89.46 and 88.52.
        128         82.80    81.97   memory, bfloat16, step 4540
        256         83.16    82.24
 
-Dynamic evaluation lowers them to 74.54 and 73.94: docs/measurements/ptb.md.
+Dynamic evaluation lowers them to 74.54 and 73.94: docs/ptb.md.
 
 Cost: 90 to 100 minutes of two x86-64 cores with AMX; jax 0.10.2, 22 November
 2026.

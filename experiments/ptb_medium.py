@@ -12,8 +12,7 @@ any more.
        128   69.22   asgd, seed 0
        256   69.18
 
-Dynamic evaluation lowers it to 63.28, a neural cache to 66.46:
-docs/measurements/ptb.md.
+Dynamic evaluation lowers it to 63.28, a neural cache to 66.46: docs/ptb.md.
 
 Cost: 118 minutes of two x86-64 cores with AVX-512; jax 0.10.2, 24 November
 2026.

@@ -10,7 +10,7 @@ that dropout drew before 24 November 2026: 102.24 and 105.02 with seeds 0 and 1.
        256           100.98   (seed 0)
 
 Dynamic evaluation lowered the older run's 102.24 to 93.24, a neural cache to
-89.94: docs/measurements/ptb.md.
+89.94: docs/ptb.md.
 
 Cost: about 45 CPU minutes; jax 0.10.2, 24 November 2026.
 Run: python -m transformer_xl.main --config=experiments/ptb_small.py \
