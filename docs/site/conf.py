@@ -51,6 +51,8 @@ autoapi_dirs = ["transformer_xl"]
 # It does not follow the links to experiments/ and data_prep/.
 suppress_warnings = ["autoapi.python_import_resolution"]
 autodoc_member_order = "bysource"
+# What every class of the API pages shows; setup is part of Flax.
+autodoc_default_options = {"members": True, "exclude-members": "setup"}
 toc_object_entries_show_parents = "hide"
 autoapi_generate_api_docs = False
 autoapi_add_toctree_entry = False
