@@ -1,7 +1,8 @@
 """Transformer-XL with 24 layers on One Billion Word. Paper: 21.8 perplexity.
 
 838,078,041 parameters. The paper's number counts one token in each sentence
-that is almost free to predict; docs/data.md describes both ways to count.
+that is almost free to predict; docs/specification.md, section 18, describes
+both ways to count.
 Measured: not trained here.
 Cost: the paper's run took 512 TPU cores for 2 to 5 days; the compiler's
 estimates are in docs/measurements/tpu.md.
