@@ -13,6 +13,7 @@ import pytest
 import transformer_xl
 from tests import kinds
 from tests import saved_runs
+from tests import scored
 from tests import tiny
 from transformer_xl.config import load as load_lib
 from transformer_xl.model import network
@@ -109,7 +110,7 @@ def test_scores_and_text_are_those_of_the_commands(folder, tmp_path):
   config = load_lib.from_config_dict(config)
   model = transformer_xl.load(folder)
   scores = model.score([LONG, "ab"], top_k=2)
-  for one, entry in zip(scores, score.run(config, folder), strict=True):
+  for one, entry in zip(scores, scored.run(config, folder), strict=True):
     assert (one.nll, one.log_probs) == (entry["nll"], entry["log_probs"])
   printed = generate.run(config, folder)
   found = model.generate("abc", num_tokens=20, num_samples=2)
@@ -171,7 +172,7 @@ def test_texts_are_scored_as_in_a_file_of_the_command(folder, tmp_path):
   path.write_text("".join(json.dumps(line) + "\n" for line in lines))
   config = load_lib.saved(folder)
   config.score.file = str(path)
-  entries = score.run(load_lib.from_config_dict(config), folder)
+  entries = scored.run(load_lib.from_config_dict(config), folder)
   found = transformer_xl.load(folder).score([*lines, "de\nf"])
   assert [one.memory for one in found] == ["fresh", "carry", "fresh"]
   for one, entry in zip(found, entries, strict=False):

@@ -82,7 +82,6 @@ MODES = {
     "text.score",
     "Log-probabilities of given texts, token by token.",
     "score",
-    function="write",
   ),
   "report": Mode(
     "report.report",

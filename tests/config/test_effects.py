@@ -17,6 +17,7 @@ import pytest
 
 from tests import corpus
 from tests import kinds
+from tests import scored
 from tests.analysis import runs
 from tests.training import test_resume
 from transformer_xl import errors
@@ -32,7 +33,6 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.planning import plan
 from transformer_xl.report import report
 from transformer_xl.text import generate
-from transformer_xl.text import score
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
 from transformer_xl.training import profiling
@@ -263,7 +263,7 @@ WITHOUT = {
 MODES = {
   "eval": evaluate.run,
   "generate": generate.run,
-  "score": score.run,
+  "score": scored.run,
   "analysis": recl.run,
   "analysis.text": attention_maps.run,
   "analysis.heads": attention_maps.run,

@@ -12,6 +12,7 @@ import pathlib
 import pytest
 
 from tests import corpus
+from tests import scored
 from tests.analysis import runs
 from tests.config import test_effects
 from transformer_xl import errors
@@ -23,7 +24,6 @@ from transformer_xl.data_prep import preparation
 from transformer_xl.evaluation import evaluate
 from transformer_xl.report import report
 from transformer_xl.text import generate
-from transformer_xl.text import score
 from transformer_xl.workdir import metrics_log
 
 RUN = test_effects.RUN | {"model.num_layers": 2, "score.file": "texts"}
@@ -34,7 +34,7 @@ MODES = {
     generate.run,
     {"generate.num_tokens": 60, "generate.temperature": 3.0},
   ),
-  "score": (score.run, {}),
+  "score": (scored.run, {}),
   "recl": (recl.run, {}),
   "attention": (attention_maps.run, {}),
   "recall": (recall.run, {"data.dir": "recalled"}),

@@ -15,6 +15,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import jax
 
 from tests import saved_runs
+from tests import scored
 from transformer_xl import hardware
 from transformer_xl.config import load
 from transformer_xl.text import decoding
@@ -65,7 +66,7 @@ def main(folder: pathlib.Path) -> None:
   config = load.replaced(saved, {"score.file": str(texts)})
   spy(score, "_read_segment")
   spy(decoding, "_read_part")
-  scores = score.run(config, workdir)
+  scores = scored.run(config, workdir)
   drawn = generate.run(config, workdir)
   result = {
     "devices": jax.device_count(),

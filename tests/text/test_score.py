@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import scored
 from tests import tiny
 from tests.text import models
 from transformer_xl import errors
@@ -141,9 +142,7 @@ def test_a_file_of_texts_gives_a_list_of_results(workdir, tmp_path):
   path.write_text("abc\n\nab cd\n")
   values = {"score.file": str(path), "score.top_k": 2}
   config = corpus.config_dict("nowhere", **values)
-  result = score.run(load.from_config_dict(config), workdir)
-  with open(f"{workdir}/results/score.json", encoding="utf-8") as file:
-    assert json.load(file) == result
+  result = scored.run(load.from_config_dict(config), workdir)
   assert [entry["num_tokens"] for entry in result] == [3, 0, 5]
   assert result[2]["tokens"] == ["a", "b", "\\x20", "c", "d"]
   assert [len(best) for best in result[0]["top"]] == [2, 2, 2]
@@ -162,7 +161,7 @@ def test_many_texts_are_scored_and_written_some_at_a_time(
   path.write_text("abc\nab cd\n\nc\ndda\nab\n" * 3)
   values = {"score.file": str(path), "score.memory": memory}
   config = load.from_config_dict(corpus.config_dict("nowhere", **values))
-  together = score.run(config, workdir)
+  together = scored.run(config, workdir)
   assert "Scored" not in caplog.text
   numbers = []
   genuine = score.score_rows
@@ -174,11 +173,9 @@ def test_many_texts_are_scored_and_written_some_at_a_time(
   monkeypatch.setattr(score, "score_rows", score_rows)
   monkeypatch.setattr(score, "_STREAMS_AT_ONCE", 4)
   monkeypatch.setattr(score, "_SECONDS_BETWEEN_LINES", 0.0)
-  apart = score.run(config, workdir)
+  apart = scored.run(config, workdir)
   assert numbers == ([4, 4, 4, 4, 2] if memory == "fresh" else [1])
   assert "Scored 18 of 18 texts." in caplog.text
-  with open(f"{workdir}/results/score.json", encoding="utf-8") as file:
-    assert json.load(file) == apart
   assert [one["text"] for one in apart] == path.read_text().split("\n")[:-1]
   for one, other in zip(apart, together, strict=True):
     assert one["tokens"] == other["tokens"]
@@ -206,7 +203,7 @@ def test_few_texts_get_a_line_each(workdir, tmp_path, caplog):
     caplog.clear()
     texts = ["", "ab\nc", LONG * 3, *["q"] * (count - 3)]
     path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
-    result = score.run(config, workdir)
+    result = scored.run(config, workdir)
     lines = [one for one in caplog.messages if one.lstrip()[:1].isdigit()]
     assert len(lines) == (count + 1 if has_lines else 1)
     if has_lines:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -313,27 +313,11 @@ def _read_texts(
   return inputs_lib.parse(content, memory=options.memory, is_json=is_json)
 
 
-def run(
-  config: schema.ExperimentConfig, workdir: str
-) -> list[metrics_log.Json]:
-  """Scores the texts of a file; returns the content of `results/score.json`.
-
-  Raises:
-    UserError: as in `write`.
-  """
-  entries: list[metrics_log.Json] = []
-  write(config, workdir, entries.append)
-  return entries
-
-
-def write(
-  config: schema.ExperimentConfig,
-  workdir: str,
-  keep: Callable[[metrics_log.Json], None] | None = None,
-) -> None:
+def run(config: schema.ExperimentConfig, workdir: str) -> None:
   """Scores the texts of a file and writes `results/score.json`.
 
-  An entry is written as soon as it is made, and given to `keep`.
+  An entry is written as soon as it is made. None is kept, since there may be
+  more than memory holds.
 
   Raises:
     UserError: no file is given, it cannot be read or encoded, or it has nothing
@@ -364,10 +348,7 @@ def write(
         nll += one.nll
         if len(texts) <= _MOST_LINES:
           lines.append(_line(one))
-        entry = _json(one) | card
-        if keep is not None:
-          keep(entry)
-        yield entry
+        yield _json(one) | card
       if not count:
         raise errors.UserError(
           f"no token of the {len(texts)} texts can be scored: they are empty, "
