@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests import registering
 from transformer_xl.config import fields
 from transformer_xl.config import registry
 from transformer_xl.model import dropout as dropout_lib
@@ -213,7 +214,7 @@ ENCODINGS = {
 def registered():
   """Registers all of them for a while, so that no other test knows them."""
   with (
-    registry.mixers.temporarily(MIXERS),
-    registry.encodings.temporarily(ENCODINGS),
+    registering.temporarily(registry.mixers, MIXERS),
+    registering.temporarily(registry.encodings, ENCODINGS),
   ):
     yield

@@ -10,7 +10,6 @@ without importing any of them. A file of somebody else registers what it defines
 when it is imported (`extensions.py`).
 """
 
-import contextlib
 import dataclasses
 import importlib
 import re
@@ -166,28 +165,6 @@ class Registry(Mapping[str, type[KindT]]):
 
     return add
 
-  @contextlib.contextmanager
-  def temporarily(self, classes: Mapping[str, type]) -> Iterator[None]:
-    """Registers classes by their names, and forgets them again.
-
-    A class that is registered again has the former one come back.
-
-    Raises:
-      UserError: as `register` does.
-    """
-    former = {name: self._found.get(name) for name in classes}
-    try:
-      for name, added in classes.items():
-        self.register(name)(added)
-      yield
-    finally:
-      for name, before in former.items():
-        if before is None:
-          self._found.pop(name, None)
-        else:
-          self._found[name] = before
-        _versions.append(name)
-
   def __getitem__(self, name: str) -> type[KindT]:
     if name not in self._found and name in self._built_in:
       importlib.import_module(self._built_in[name])
@@ -243,11 +220,11 @@ def _check_fields(added: type) -> None:
       )
 
 
-_versions: list[str] = []  # What was registered or forgotten, in order.
+_versions: list[str] = []  # What was registered, in order.
 
 
 def version() -> int:
-  """A number that changes whenever something is registered or forgotten."""
+  """A number that grows whenever something is registered."""
   return len(_versions)
 
 
