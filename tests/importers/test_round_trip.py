@@ -6,6 +6,7 @@ import os
 import tempfile
 
 import hypothesis
+import jax
 import numpy as np
 import pytest
 from flax import traverse_util
@@ -95,9 +96,10 @@ def check(config, fields, lengths=LENGTHS):
     if config.cutoffs:  # Without clusters "none" and "all_but_first" are equal.
       assert read.tie_projections == config.tie_projections
     layout = huggingface.layout(read)
-    again, _ = mapping.import_tensors(
+    again, _ = mapping.open_tensors(
       found.tensors, layout, read, ignored=pytorch.IGNORED
     )
+    again = jax.tree.map(np.asarray, again)
   again = traverse_util.flatten_dict(again, sep="/")
   assert again.keys() == params.keys()
   for name, values in params.items():

@@ -41,8 +41,8 @@ def draw_params(drawn: configurations.Drawn) -> dict:
     name: weights.draw(drawn.index, name, values.shape)
     for name, values in mapping.export_tensors(empty, layout).items()
   }
-  params, _ = mapping.import_tensors(tensors, layout, drawn.model, ignored="$^")
-  return params
+  params, _ = mapping.open_tensors(tensors, layout, drawn.model, ignored="$^")
+  return jax.tree.map(np.asarray, params)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 from flax import traverse_util
@@ -67,14 +68,14 @@ def read(folder):
   """The configuration and parameters that an import takes from a folder."""
   found = huggingface.read(str(folder))
   config = import_run.make_config(found, None)
-  params, rows = mapping.import_tensors(
+  params, rows = mapping.open_tensors(
     found.tensors,
     huggingface.layout(config.model),
     config.model,
     ignored=pytorch.IGNORED,
   )
   assert len({row.name for row in rows}) == len(rows)
-  return config, params
+  return config, jax.tree.map(np.asarray, params)
 
 
 @pytest.mark.parametrize("index", [0, 4, 5])

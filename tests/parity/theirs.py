@@ -4,6 +4,7 @@ import pathlib
 import warnings
 from typing import Any
 
+import jax
 import numpy as np
 from flax import traverse_util
 
@@ -81,7 +82,8 @@ def _gradients(drawn: configurations.Drawn, model) -> dict[str, np.ndarray]:
     else parameter.grad.numpy()
     for name, parameter in model.named_parameters()
   }
-  gradients, _ = mapping.import_tensors(
+  gradients, _ = mapping.open_tensors(
     named, huggingface.layout(drawn.model), drawn.model, ignored="$^"
   )
+  gradients = jax.tree.map(np.asarray, gradients)
   return traverse_util.flatten_dict(gradients, sep="/")

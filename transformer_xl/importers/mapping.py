@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from flax import traverse_util
 
@@ -162,23 +161,6 @@ class Parameter:
         )
     assert result is not None  # `open_tensors` saw that it has tensors.
     return result
-
-
-def import_tensors(
-  tensors: Mapping[str, np.ndarray],
-  layout: Iterable[Tensor],
-  config: schema.ModelConfig,
-  *,
-  ignored: str,
-) -> tuple[shapes.PyTree, list[Mapped]]:
-  """Reads all parameters that `open_tensors` finds, as NumPy arrays.
-
-  Raises:
-    UserError: a tensor is missing, unused, of a wrong shape or not of finite
-      numbers, or tensors that should be shared differ.
-  """
-  opened, rows = open_tensors(tensors, layout, config, ignored=ignored)
-  return jax.tree.map(np.asarray, opened), rows
 
 
 def open_tensors(
