@@ -1,7 +1,7 @@
 """With `same_length`, results do not depend on how a text is cut.
 
-But for mixers that say `depends_on_cuts` and encodings that say
-`counts_from_segment`.
+But for mixers that write or compress once a segment, and encodings that count
+from its start.
 """
 
 import jax
@@ -47,9 +47,10 @@ def largest_difference(**model):
 
 
 @pytest.mark.parametrize("name", [*registry.mixers])
-def test_a_mixer_depends_on_cuts_only_if_it_says_so(name):
+def test_a_mixer_depends_on_cuts_only_if_it_works_once_a_segment(name):
   difference = largest_difference(layers=(name,))
-  if registry.mixers[name].depends_on_cuts:
+  mixer = registry.mixers[name]
+  if mixer.writes_segments or not mixer.keys_are_tokens:
     assert difference > 0.01
   else:
     assert difference < 1e-4  # Sums of float32 in another order.

@@ -1,7 +1,5 @@
 """All checks, in the order of the rows."""
 
-import functools
-
 from transformer_xl.conformance.checks import check
 from transformer_xl.conformance.checks import cuts
 from transformer_xl.conformance.checks import gradients
@@ -48,9 +46,3 @@ ALL: tuple[check.Check, ...] = (
   outputs.other_ways_of_reading_give_the_same,
   outputs.outputs_are_those_of_its_own_equations,
 )
-
-
-@functools.cache
-def named(name: str) -> check.Check:
-  """The check of a sentence."""
-  return next(one for one in ALL if one.name == name)

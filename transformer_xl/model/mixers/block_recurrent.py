@@ -74,7 +74,6 @@ class BlockRecurrent(mixer.Mixer):
   takes_limit = True
   attends_zeros = False
   writes_segments = True
-  depends_on_cuts = True
   has_limit = False
 
   @staticmethod

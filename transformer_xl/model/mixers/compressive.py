@@ -75,8 +75,7 @@ class Compressive(mixer.Mixer):
 
   attends = True
   attends_zeros = False
-  depends_on_cuts = True  # States are compressed at the ends of segments.
-  keys_are_tokens = False
+  keys_are_tokens = False  # States are compressed at the ends of segments.
 
   @staticmethod
   def trial(num_tokens: int) -> tuple[int, Mapping[str, object]]:

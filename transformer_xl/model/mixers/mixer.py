@@ -248,8 +248,6 @@ class Mixer(nn.Module):
     takes_limit: its memory may be shorter than the model's, as in NAME:128.
     attends_zeros: it can attend to zeros with `memory_start="zeros"`.
     writes_segments: results depend on where a segment starts.
-    depends_on_cuts: results depend on how a text is cut into segments, also
-      with `same_length`.
     keys_are_tokens: each key that is attended to is one token.
     has_gradient_to_memory: gradients pass through all that is remembered, where
       training lets them.
@@ -270,7 +268,6 @@ class Mixer(nn.Module):
   takes_limit: ClassVar[bool] = False
   attends_zeros: ClassVar[bool] = True
   writes_segments: ClassVar[bool] = False
-  depends_on_cuts: ClassVar[bool] = False
   keys_are_tokens: ClassVar[bool] = True
   has_gradient_to_memory: ClassVar[bool] = True
   has_limit: ClassVar[bool] = True

@@ -47,7 +47,6 @@ class SameLayer(mixer.Mixer):
   takes_limit = True
   attends_zeros = False
   writes_segments = True
-  depends_on_cuts = True
   has_limit = False
 
   @staticmethod
