@@ -20,6 +20,7 @@ from transformer_xl.evaluation import per_token
 from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
 from transformer_xl.model import reader
+from transformer_xl.workdir import trained_model
 
 # Memory in whole segments, in parts of one, shorter than one, and none; the
 # split's 149 pairs divide by none of the segments. The mixers and encodings
@@ -178,20 +179,17 @@ def test_parameters_are_no_constants_of_what_reads_each_token(data_dir):
   mesh = mesh_lib.make_mesh(config.mesh)
   kinds = set()
 
-  def read_segment(params, state, segment):
+  def read_segment(model, state, segment):
     kinds.update(
-      isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(params)
+      isinstance(leaf, jax.core.Tracer)
+      for leaf in jax.tree.leaves(model.variables["params"])
     )
     return state, segment.targets
 
-  with jax.set_mesh(mesh):
-    found = per_token.read(
-      config.scoring,
-      mesh,
-      tiny.params(config.model),
-      mem_len=8,
-      read_segment=read_segment,
-    )
+  subject = trained_model.TrainedModel(
+    config, mesh, tiny.params(config.model), step=0
+  )
+  found = per_token.read(subject, mem_len=8, read_segment=read_segment)
   assert kinds == {True}
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", config.eval.split)
   np.testing.assert_array_equal(found, file.tokens[1:])

@@ -6,7 +6,6 @@ starts (`data.reset_at_documents`), and its table has perplexities by position
 beside what the model costs.
 """
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,7 +26,6 @@ from transformer_xl.analysis import trials
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import per_token
-from transformer_xl.evaluation import protocol
 from transformer_xl.model import nats
 from transformer_xl.model import network
 from transformer_xl.workdir import trained_model
@@ -98,40 +96,19 @@ def measure(
   losses = {}
   by_bin = {}
   for length in lengths:
-    nll = _losses(model, length)
+    nll = per_token.read(model, mem_len=length, read_segment=_losses)
     losses[length] = float(nll.mean(dtype=np.float64))
     by_bin[length] = [float(nll[one].mean(dtype=np.float64)) for one in bins]
   return trials.Measurement(losses, by_bin)
 
 
 def _losses(
-  subject: trained_model.TrainedModel, mem_len: int
-) -> jt.Float[np.ndarray, "N"]:
-  """The loss of each token of the split but the first, in nats."""
-  config = subject.config
-  read_segment = functools.partial(
-    _read_segment, model=protocol.make_network(config.model, config.eval)
-  )
-  with jax.set_mesh(subject.mesh):
-    return per_token.read(
-      config.scoring,
-      subject.mesh,
-      subject.params,
-      mem_len=mem_len,
-      read_segment=read_segment,
-    )
-
-
-def _read_segment(
-  params: shapes.PyTree,
+  model: network.Network,
   memory: network.State,
   segment: segment_lib.Segment[jax.Array],
-  *,
-  model: network.Network,
 ) -> tuple[network.State, shapes.Losses]:
   """Reads one segment: the next memory, and losses [B, U]."""
-  bound = model.bind({"params": params})
-  nll, memory = bound.nll(
+  nll, memory = model.nll(
     segment.inputs, segment.targets, memory, segment.resets
   )
   return memory, nll

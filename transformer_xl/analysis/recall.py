@@ -8,7 +8,6 @@ for each length of their `eval.mem_len`. A study of such a task (study.py)
 measures its rows by the same functions.
 """
 
-import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -30,7 +29,6 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import per_token
-from transformer_xl.evaluation import protocol
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
@@ -164,32 +162,20 @@ def guess(
   config = subject.config
   if config.eval.warmup_len < 0:
     config = load.replaced(config, {"eval.warmup_len": warmup_len})
-  read_segment = functools.partial(
-    _guess_segment, model=protocol.make_network(config.model, config.eval)
-  )
-  with jax.set_mesh(subject.mesh):
-    return per_token.read(
-      config.scoring,
-      subject.mesh,
-      subject.params,
-      mem_len=mem_len,
-      read_segment=read_segment,
-    )
+    subject = subject._replace(config=config)
+  return per_token.read(subject, mem_len=mem_len, read_segment=_guess_segment)
 
 
 def _guess_segment(
-  params: shapes.PyTree,
+  model: network.Network,
   memory: network.State,
   segment: segment_lib.Segment[jax.Array],
-  *,
-  model: network.Network,
 ) -> tuple[network.State, Guess]:
   """Reads one segment: the next memory, and guesses [B, U]."""
-  bound = model.bind({"params": params})
   targets = segment.targets
-  hidden, memory = bound(segment.inputs, memory, segment.resets)
+  hidden, memory = model(segment.inputs, memory, segment.resets)
   hidden = hidden[:, -targets.shape[1] :]
-  head = bound.head()
+  head = model.head()
   _, best = adaptive_softmax.top_k(hidden, head, 1)
   nll = adaptive_softmax.nll(hidden, targets, head)
   return memory, Guess(nll, best[..., 0])

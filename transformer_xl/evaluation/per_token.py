@@ -1,7 +1,6 @@
 """What an analysis finds at each token of a split, in order."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -9,43 +8,47 @@ import numpy as np
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
+from transformer_xl.workdir import trained_model
 
-# The next state, and what is found in one segment, from the parameters of the
-# network, its state and the segment.
+# The next state, and what is found in one segment, from the network with its
+# parameters, its state and the segment.
 ReadSegment = Callable[
-  [shapes.PyTree, shapes.PyTree, segment_lib.Segment],
-  tuple[shapes.PyTree, shapes.PyTree],
+  [network.Network, network.State, segment_lib.Segment],
+  tuple[network.State, shapes.PyTree],
 ]
 
 
 def read(
-  scoring: schema.Scoring,
-  mesh: jax.sharding.Mesh,
-  params: shapes.PyTree,
+  subject: trained_model.TrainedModel,
   *,
   mem_len: int,
   read_segment: ReadSegment,
 ) -> shapes.PyTree:
   """Reads `eval.split` once and returns a result for each token.
 
-  `read_segment` takes the parameters, the network's state and a segment, and
-  returns the next state and arrays [B, U]. They become [num_tokens - 1]: one
-  entry for each token of the split but the first, in order.
+  `read_segment` takes the network with its parameters, its state and a segment,
+  and returns the next state and arrays [B, U]. They become [num_tokens - 1]:
+  one entry for each token of the split but the first, in order.
   """
+  scoring = subject.config.scoring
+  mesh = subject.mesh
+  model = protocol.make_network(scoring.model, scoring.eval)
 
   # Parameters are an argument, so that they are no constants of the program.
   def read_segments(
     params: shapes.PyTree, state: network.State, segments: segment_lib.Segment
   ) -> tuple[network.State, shapes.PyTree]:
-    return jax.lax.scan(
-      functools.partial(read_segment, params), state, segments
-    )
+    def read_one(
+      state: network.State, segment: segment_lib.Segment
+    ) -> tuple[network.State, shapes.PyTree]:
+      return read_segment(model.bind({"params": params}), state, segment)
+
+    return jax.lax.scan(read_one, state, segments)
 
   data = dataclasses.replace(scoring.data, targets="all")
   all_targets = dataclasses.replace(scoring, data=data)
@@ -53,28 +56,29 @@ def read(
   count = evaluator.SEGMENTS_PER_CALL
   sharding = mesh_lib.segments(mesh)
   lanes = mesh_lib.padded_lanes(mesh, scoring.eval.batch_size)
-  state = network.empty_state(
-    scoring.model,
-    batch_size=lanes,
-    mem_len=mem_len,
-    step_len=scoring.eval.read_len,
-  )
-  read = jax.jit(
-    read_segments,
-    # Every process reads all of what is found.
-    out_shardings=(
-      mesh_lib.states(mesh, state),
-      mesh_lib.replicated(mesh),
-    ),
-    compiler_options=mesh_lib.compiler_options(mesh),
-  )
   parts = []
   weights = []
-  for step in range(0, stream.num_steps, count):
-    segments = streams.device_segments(stream, step, count, sharding)
-    state, found = read(params, state, segments)
-    parts.append(jax.tree.map(np.asarray, found))
-    weights.append(np.asarray(stream.read(step, count, slice(None)).weights))
+  with jax.set_mesh(mesh):
+    state = network.empty_state(
+      scoring.model,
+      batch_size=lanes,
+      mem_len=mem_len,
+      step_len=scoring.eval.read_len,
+    )
+    read = jax.jit(
+      read_segments,
+      # Every process reads all of what is found.
+      out_shardings=(
+        mesh_lib.states(mesh, state),
+        mesh_lib.replicated(mesh),
+      ),
+      compiler_options=mesh_lib.compiler_options(mesh),
+    )
+    for step in range(0, stream.num_steps, count):
+      segments = streams.device_segments(stream, step, count, sharding)
+      state, found = read(subject.params, state, segments)
+      parts.append(jax.tree.map(np.asarray, found))
+      weights.append(np.asarray(stream.read(step, count, slice(None)).weights))
   is_scored = _lanes(weights, stream.num_lanes) > 0
   return jax.tree.map(
     lambda *arrays: _lanes(arrays, stream.num_lanes)[is_scored], *parts
