@@ -28,9 +28,9 @@ from absl import flags
 
 from transformer_xl import command_line
 from transformer_xl import errors
+from transformer_xl.analysis.reference_curves import curve
 from transformer_xl.config import load
 from transformer_xl.data import token_file
-from transformer_xl.training.reference_curves import curve
 
 _EXPERIMENT = flags.DEFINE_string(
   "experiment", None, "Configuration that the logs are of.", required=True

@@ -7,12 +7,12 @@ import pytest
 from tests import broken_runs
 from tests.training import test_resume
 from transformer_xl import errors
+from transformer_xl.analysis.reference_curves import curve as curve_lib
+from transformer_xl.analysis.reference_curves import logged_run
 from transformer_xl.config import load
 from transformer_xl.data_prep import preparation
 from transformer_xl.experiments import quickstart
 from transformer_xl.training import loop
-from transformer_xl.training.reference_curves import curve as curve_lib
-from transformer_xl.training.reference_curves import logged_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 

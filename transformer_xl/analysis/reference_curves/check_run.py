@@ -1,6 +1,6 @@
 """Compares a run's losses with reference runs of the same configuration.
 
-    python -m transformer_xl.training.reference_curves.check_run \
+    python -m transformer_xl.analysis.reference_curves.check_run \
       --workdir=runs/quickstart \
       --reference=experiments/reference_curves/quickstart.json
 
@@ -8,7 +8,7 @@ compares each logged loss with the band of the reference's seeds, also while
 the run continues. The exit status is 0 if it is on track, 1 if it is off track
 and 2 if it cannot be compared.
 
-    python -m transformer_xl.training.reference_curves.check_run --write \
+    python -m transformer_xl.analysis.reference_curves.check_run --write \
       --workdir=runs/a,runs/b,runs/c \
       --reference=experiments/reference_curves/NAME.json
 
@@ -24,8 +24,8 @@ from absl import flags
 from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl import storage
-from transformer_xl.training.reference_curves import curve as curve_lib
-from transformer_xl.training.reference_curves import logged_run
+from transformer_xl.analysis.reference_curves import curve as curve_lib
+from transformer_xl.analysis.reference_curves import logged_run
 
 _WORKDIR = flags.DEFINE_list(
   "workdir", None, "Folder of the run; with --write, of each.", required=True

@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.training import test_reference_curves
+from tests.analysis import test_reference_curves
 from tests.training import test_resume
 from transformer_xl import errors
+from transformer_xl.analysis.reference_curves import curve as curve_lib
+from transformer_xl.analysis.reference_curves import logged_run
 from transformer_xl.config import load
-from transformer_xl.training.reference_curves import curve as curve_lib
-from transformer_xl.training.reference_curves import logged_run
 
 
 @pytest.mark.parametrize("name", ["ptb_published", "wikitext2_published"])

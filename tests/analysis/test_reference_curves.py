@@ -12,9 +12,9 @@ import pytest
 from tests import broken_runs
 from tests import corpus
 from tests.training import test_resume
+from transformer_xl.analysis.reference_curves import curve as curve_lib
+from transformer_xl.analysis.reference_curves import logged_run
 from transformer_xl.training import loop
-from transformer_xl.training.reference_curves import curve as curve_lib
-from transformer_xl.training.reference_curves import logged_run
 
 STEPS = 60
 TRAINED = {
@@ -24,7 +24,7 @@ TRAINED = {
   "checkpoint.every_steps": STEPS,
 }
 
-PACKAGE = "transformer_xl.training.reference_curves"
+PACKAGE = "transformer_xl.analysis.reference_curves"
 
 
 def write_run(folder, data_dir, *, seed=0, every=10, change=None, **updates):

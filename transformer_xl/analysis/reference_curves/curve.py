@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl.analysis.reference_curves import logged_run
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.model import nats
-from transformer_xl.training.reference_curves import logged_run
 
 # Half the width of a band: standard deviations over seeds, plus a share of the
 # loss for the rounding of other devices and types.
@@ -129,7 +129,6 @@ def save(curve: Curve, path: str, **about: object) -> None:
     **about,
     "seeds": curve.seeds,
     "data_sha256": curve.data_sha256,
-    "steps_covered": max((*curve.steps, *curve.validation_steps)),
     "config": dataclasses.asdict(curve.config),
     "steps": curve.steps,
     "losses": np.round(curve.losses, 5).tolist(),
