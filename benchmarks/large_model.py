@@ -35,8 +35,8 @@ from transformer_xl.config import schema
 from transformer_xl.experiments import wt103_large
 from transformer_xl.importers import vocabulary
 from transformer_xl.model import network
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import run_record
-from transformer_xl.workdir import trained_model
 
 NUM_WORDS = 267_735
 SCORED_WORDS = 1_024
@@ -100,7 +100,7 @@ def make_folder(workdir: str, dtype: str) -> None:
   config = load_lib.from_config_dict(settings)
   os.makedirs(workdir)
   params = costs.random_params(config.model)
-  trained_model.save_params(workdir, params, step=0)
+  params_writer.save(workdir, params, step=0)
   run_record.record(config, workdir)
   words = [f"w{index}" for index in range(NUM_WORDS - 2)]
   with tempfile.TemporaryDirectory() as folder:

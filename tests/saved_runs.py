@@ -9,8 +9,8 @@ from tests import corpus
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.data_prep import vocabulary_file
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import run_record
-from transformer_xl.workdir import trained_model
 
 STEP = 7
 NUM_SUBWORDS = 262
@@ -48,6 +48,6 @@ def write(folder: Any, *, kind: str = "byte", **fields: Any) -> str:
   (path / "meta.json").write_text(json.dumps(meta), "utf-8")
   values = {"data.name": corpus.NAME, "model.vocab_size": size} | fields
   config = load.from_config_dict(tiny.config_dict(**values))
-  trained_model.save_params(str(folder), tiny.params(config.model), step=STEP)
+  params_writer.save(str(folder), tiny.params(config.model), step=STEP)
   run_record.record(config, str(folder))
   return str(folder)

@@ -13,7 +13,7 @@ from transformer_xl.config import schema
 from transformer_xl.processes import others
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import checkpoint_items
-from transformer_xl.workdir import trained_model
+from transformer_xl.workdir import params_reader
 
 GONE = (
   "process 1 is gone; the same command in all processes continues from the "
@@ -74,9 +74,9 @@ def fail(*_, **__):
 
 
 def restore_params(workdir):
-  trained_model.restore_params(
+  params_reader.restore(
     str(workdir),
-    which=trained_model.Which("latest"),
+    which=params_reader.Which("latest"),
     target=test_checkpoint.make_state(0).params,
   )
 

@@ -9,8 +9,8 @@ from transformer_xl import storage
 from transformer_xl.analysis import study
 from transformer_xl.config import schema
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import run_record
-from transformer_xl.workdir import trained_model
 
 # What comparisons train.
 COMPARED = {
@@ -28,7 +28,7 @@ def write(
   """Writes a run; returns its configuration with the vocabulary's size."""
   values = {"model.vocab_size": len(corpus.SYMBOLS)}
   config = corpus.config(data_dir, **values | updates)
-  trained_model.save_params(str(workdir), tiny.params(config.model), step=3)
+  params_writer.save(str(workdir), tiny.params(config.model), step=3)
   run_record.record(config, str(workdir))
   run_record.keep_vocabulary(os.path.join(data_dir, corpus.NAME), str(workdir))
   storage.publish(str(workdir))

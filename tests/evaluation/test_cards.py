@@ -22,6 +22,7 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import trained_model
 
@@ -192,7 +193,7 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
     for name in (corpus.NAME, "other")
   ]
   params = tiny.params(configs[0].model)
-  trained_model.save_params(workdir, params, step=1)
+  params_writer.save(workdir, params, step=1)
   cards = [evaluate.run(c, workdir)[0] for c in configs]
   assert [card["dataset"] for card in cards] == [corpus.NAME, "other"]
   assert cards[1]["dataset_sha256"] == digest != cards[0]["dataset_sha256"]

@@ -11,6 +11,7 @@ from transformer_xl.importers import import_run
 from transformer_xl.model import lora
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import params_reader
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import trained_model
@@ -52,7 +53,7 @@ def write(source, folder, targets, *, rank=3, alpha=7.0) -> str:
       "workdir": base,
       "checkpoint_step": 0,
       "parameters": "raw",
-      "params_sha256": trained_model.sha256(params),
+      "params_sha256": params_reader.sha256(params),
     },
   )
   memory = programs.init_memory(config.recipe)

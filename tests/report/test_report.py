@@ -23,7 +23,7 @@ from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.report import report
-from transformer_xl.workdir import trained_model
+from transformer_xl.workdir import params_writer
 
 PARTS = ("training", "time", "cards", "text", "sample")
 MOST_BYTES = 5_000_000
@@ -125,7 +125,7 @@ def test_the_page_of_a_model_that_diverged_says_so(data_dir, tmp_path):
   with open(tmp_path / "metrics.jsonl", "w") as file:
     file.write('{"step": 1, "loss": 3.0}\n{"step": 2, "loss": NaN}\n')
   lost = jax.tree.map(lambda leaf: leaf * math.nan, tiny.params(config.model))
-  trained_model.save_params(str(tmp_path), lost, step=4)
+  params_writer.save(str(tmp_path), lost, step=4)
   report.run(config, str(tmp_path))
   page = Page(tmp_path / "report.html")
   assert "the model of checkpoint 4 has diverged" in page.text

@@ -4,8 +4,8 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import run_record
-from transformer_xl.workdir import trained_model
 
 
 @pytest.fixture(scope="package")
@@ -19,5 +19,5 @@ def workdir(data_dir, tmp_path_factory):
   workdir = str(tmp_path_factory.mktemp("run"))
   run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
   params = tiny.params(corpus.config(data_dir).model)
-  trained_model.save_params(workdir, params, step=1)
+  params_writer.save(workdir, params, step=1)
   return workdir

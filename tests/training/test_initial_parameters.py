@@ -31,6 +31,8 @@ from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import params_reader
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import trained_model
@@ -172,7 +174,7 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
   def restore(*unused, **options):
     raise FitsError
 
-  monkeypatch.setattr(trained_model, "restore_params", restore)
+  monkeypatch.setattr(params_reader, "restore", restore)
   transfer = schema.all_fields()[name].transfer
   if transfer != "same_shapes":
     monkeypatch.setattr(network, "abstract_params", lambda model: {})
@@ -326,7 +328,7 @@ def test_a_source_that_diverged_is_refused(data_dir, tmp_path):
   params = tiny.params(corpus.config(data_dir).model)
   bias = params["softmax"]["bias"].at[1].set(np.nan)
   lost = {**params, "softmax": {**params["softmax"], "bias": bias}}
-  trained_model.save_params(source, lost, step=9)
+  params_writer.save(source, lost, step=9)
   config = corpus.config(data_dir, **{"train.init_from": source})
   with pytest.raises(errors.UserError, match="infinite or NaN") as caught:
     load(config)

@@ -29,6 +29,7 @@ from transformer_xl.model import network
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import trained_model
 
 RANK = 2
@@ -326,7 +327,7 @@ def test_adapters_without_their_base_name_it(finished_run, data_dir, tmp_path):
     shutil.copytree(moved, other)
     shutil.rmtree(os.path.join(other, "checkpoints"))
     params = tiny.params(model_of(data_dir), seed=5)
-    trained_model.save_params(other, params, step=3)
+    params_writer.save(other, params, step=3)
     changed = load.replaced(config, {"train.init_from": other})
     with pytest.raises(errors.UserError, match="are not those that the adapt"):
       trained_model.load(changed, workdir)

@@ -22,8 +22,8 @@ from transformer_xl.model.mixers import attention
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import params_reader
 from transformer_xl.workdir import run_state
-from transformer_xl.workdir import trained_model
 
 
 def options(**updates):
@@ -178,9 +178,9 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
   assert steps(tmp_path) == [2, 4, 5]
   target = make_state(0).params
   for which, expected in [("best", 2), ("latest", 5), ("4", 4)]:
-    params, step = trained_model.restore_params(
+    params, step = params_reader.restore(
       str(tmp_path),
-      which=trained_model.Which(which),
+      which=params_reader.Which(which),
       target=target,
     )
     assert step == expected
@@ -292,9 +292,9 @@ def test_another_width_is_one_line_and_moves_nothing(tmp_path):
   save(tmp_path, [make_state(3)])
   for call in (
     lambda: restore(tmp_path, make_state(0, width=5)),
-    lambda: trained_model.restore_params(
+    lambda: params_reader.restore(
       str(tmp_path),
-      which=trained_model.Which("latest"),
+      which=params_reader.Which("latest"),
       target=make_state(0, width=5).params,
     ),
   ):

@@ -19,7 +19,8 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
 from transformer_xl.training import loop
-from transformer_xl.workdir import trained_model
+from transformer_xl.workdir import params_reader
+from transformer_xl.workdir import params_writer
 
 # What shells, globs, addresses, formats and other programs give a meaning to.
 NAMES = (
@@ -107,15 +108,13 @@ def test_all_that_reads_or_makes_runs_takes_any_name(tmp_path, data_dir, name):
 
 def save(folder):
   params = {"kernel": jnp.ones((2, 3))}
-  trained_model.save_params(folder, params, step=1)
+  params_writer.save(folder, params, step=1)
 
 
 def read(folder):
   """Reads a run that somebody has moved here."""
   os.makedirs(f"{folder}/checkpoints/1")
-  trained_model.restore_params(
-    folder, which=trained_model.Which("latest"), target={}
-  )
+  params_reader.restore(folder, which=params_reader.Which("latest"), target={})
 
 
 CALLS = {
@@ -146,9 +145,9 @@ def test_in_a_bucket_a_backslash_is_a_letter_and_no_address_is_allowed():
 def test_a_bucket_has_checkpoints_of_any_name(bucket, name):
   workdir = f"{bucket}/{name}"
   save(workdir)
-  params, step = trained_model.restore_params(
+  params, step = params_reader.restore(
     workdir,
-    which=trained_model.Which("latest"),
+    which=params_reader.Which("latest"),
     target={"kernel": jnp.zeros((2, 3))},
   )
   assert step == 1

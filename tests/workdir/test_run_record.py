@@ -17,8 +17,8 @@ from transformer_xl.config import load
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import run_record
-from transformer_xl.workdir import trained_model
 
 
 def test_the_resolved_configuration_and_versions_are_kept(data_dir, tmp_path):
@@ -175,7 +175,7 @@ def test_no_mode_reads_a_text_with_another_vocabulary(data_dir, tmp_path):
   config = corpus.config(data_dir)
   workdir = str(tmp_path / "run")
   params = tiny.params(config.model)
-  trained_model.save_params(workdir, params, step=1)
+  params_writer.save(workdir, params, step=1)
   run_record.keep_vocabulary(config.data.dataset_dir, workdir)
   write_reversed(tmp_path / "data")
   other = corpus.config(str(tmp_path / "data"))

@@ -30,6 +30,8 @@ from transformer_xl.importers import export_run
 from transformer_xl.text import generate
 from transformer_xl.text import score
 from transformer_xl.workdir import checkpoint_items
+from transformer_xl.workdir import params_reader
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import trained_model
 
 
@@ -37,27 +39,27 @@ def test_parameters_of_the_average_are_read_by_name(tmp_path):
   state = make_state(3, average=True)
   save(tmp_path, [state])
   target = make_state(0).params
-  params, _ = trained_model.restore_params(
+  params, _ = params_reader.restore(
     str(tmp_path),
-    which=trained_model.Which("latest", is_average=True),
+    which=params_reader.Which("latest", is_average=True),
     target=target,
   )
   assert_same(params, state.average)
   save(tmp_path / "without", [make_state(3)])
   with pytest.raises(errors.UserError, match="no average of the"):
-    trained_model.restore_params(
+    params_reader.restore(
       str(tmp_path / "without"),
-      which=trained_model.Which("latest", is_average=True),
+      which=params_reader.Which("latest", is_average=True),
       target=target,
     )
 
 
 def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
   params = make_state(9).params
-  trained_model.save_params(str(tmp_path), params, step=9)
-  restored, step = trained_model.restore_params(
+  params_writer.save(str(tmp_path), params, step=9)
+  restored, step = params_reader.restore(
     str(tmp_path),
-    which=trained_model.Which("latest"),
+    which=params_reader.Which("latest"),
     target=make_state(0).params,
   )
   assert step == 9
@@ -90,12 +92,12 @@ class Counted(np.ndarray):
 
 def test_parameters_are_written_one_by_one(tmp_path):
   params = {f"a{n}": np.full((3, 2), n, np.float32) for n in range(8)}
-  trained_model.save_one_by_one(
+  params_writer.save_one_by_one(
     str(tmp_path), jax.tree.map(Late, params), step=9
   )
-  restored, _ = trained_model.restore_params(
+  restored, _ = params_reader.restore(
     str(tmp_path),
-    which=trained_model.Which("latest"),
+    which=params_reader.Which("latest"),
     target=jax.tree.map(jnp.zeros_like, params),
   )
   assert_same(restored, params)
@@ -113,7 +115,7 @@ def test_parameters_that_are_not_numbers_are_refused_by_name(
   softmax = params["softmax"]
   lost = {**softmax, "bias": softmax["bias"].at[3].set(bad)}
   damaged = {**params, "softmax": lost}
-  trained_model.save_params(folder, damaged, step=saved_runs.STEP + 1)
+  params_writer.save(folder, damaged, step=saved_runs.STEP + 1)
   text = tmp_path / "text.txt"
   text.write_text("abc\n")
   fields = {"score.file": str(text), "generate.prompt": "abc"}
@@ -183,9 +185,9 @@ def test_segments_that_training_did_not_have_are_warned_of(
 def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
   save(tmp_path, [make_state(3)])
   with pytest.raises(errors.UserError, match=r"has the steps \[3\]"):
-    trained_model.restore_params(
+    params_reader.restore(
       str(tmp_path),
-      which=trained_model.Which(which),
+      which=params_reader.Which(which),
       target=make_state(0).params,
     )
 
@@ -213,9 +215,9 @@ def test_a_damaged_file_matters_only_if_it_is_needed(tmp_path, harm):
     name = path.relative_to(tmp_path / "run")
     harm(damaged / name)
     try:
-      params, _ = trained_model.restore_params(
+      params, _ = params_reader.restore(
         str(damaged),
-        which=trained_model.Which("latest"),
+        which=params_reader.Which("latest"),
         target=make_state(0).params,
       )
       assert_same(params, make_state(3).params)
@@ -231,9 +233,9 @@ def test_a_damaged_file_matters_only_if_it_is_needed(tmp_path, harm):
 def test_a_checkpoint_with_a_damaged_validation_loss_is_not_the_best(tmp_path):
   save(tmp_path, [make_state(3), make_state(6)], nll={3: 2.0, 6: 1.0})
   (tmp_path / "checkpoints" / "6" / "metrics" / "metrics").write_text('{"nl')
-  _, step = trained_model.restore_params(
+  _, step = params_reader.restore(
     str(tmp_path),
-    which=trained_model.Which("best"),
+    which=params_reader.Which("best"),
     target=make_state(0).params,
   )
   assert step == 3
@@ -256,9 +258,9 @@ def test_why_the_best_checkpoint_is_not_the_newest_is_said(
   tmp_path, caplog, which, nll, reason
 ):
   save(tmp_path, [make_state(3), make_state(6)], nll=nll)
-  _, step = trained_model.restore_params(
+  _, step = params_reader.restore(
     str(tmp_path),
-    which=trained_model.Which(which),
+    which=params_reader.Which(which),
     target=make_state(0).params,
   )
   assert step == (3 if reason else 6)
@@ -277,7 +279,7 @@ def test_a_checkpoint_that_a_run_replaces_meanwhile_is_looked_for_again(
 ):
   save(tmp_path / "run", [make_state(3, average=True)])
   save(tmp_path / "later", [make_state(6, average=True)])
-  find = trained_model._find
+  find = params_reader._find
 
   def find_and_replace(*arguments):
     step = find(*arguments)
@@ -289,10 +291,10 @@ def test_a_checkpoint_that_a_run_replaces_meanwhile_is_looked_for_again(
       )
     return step
 
-  monkeypatch.setattr(trained_model, "_find", find_and_replace)
-  params, step = trained_model.restore_params(
+  monkeypatch.setattr(params_reader, "_find", find_and_replace)
+  params, step = params_reader.restore(
     str(tmp_path / "run"),
-    which=trained_model.Which("latest", is_average=average),
+    which=params_reader.Which("latest", is_average=average),
     target=make_state(0).params,
   )
   state = make_state(6, average=True)
@@ -358,9 +360,9 @@ def test_a_best_checkpoint_that_goes_while_it_is_ranked_is_not_missed(
     return read_metrics(manager, step)
 
   monkeypatch.setattr(ocp.CheckpointManager, "metrics", replace_then_read)
-  params, step = trained_model.restore_params(
+  params, step = params_reader.restore(
     str(tmp_path),
-    which=trained_model.Which("best"),
+    which=params_reader.Which("best"),
     target=make_state(0).params,
   )
   assert step == 4
@@ -368,11 +370,11 @@ def test_a_best_checkpoint_that_goes_while_it_is_ranked_is_not_missed(
 
 
 def test_without_validations_no_checkpoint_is_the_best(tmp_path):
-  trained_model.save_params(str(tmp_path), make_state(9).params, step=9)
+  params_writer.save(str(tmp_path), make_state(9).params, step=9)
   with pytest.raises(errors.UserError, match=r"eval\.checkpoint=latest, or t"):
-    trained_model.restore_params(
+    params_reader.restore(
       str(tmp_path),
-      which=trained_model.Which("best"),
+      which=params_reader.Which("best"),
       target=make_state(0).params,
     )
 
@@ -380,9 +382,9 @@ def test_without_validations_no_checkpoint_is_the_best(tmp_path):
 def test_a_run_that_saved_nothing_yet_is_told_to_train(tmp_path):
   (tmp_path / checkpoint_items.DIRECTORY).mkdir()
   with pytest.raises(errors.UserError, match="there are no checkpoints in"):
-    trained_model.restore_params(
+    params_reader.restore(
       str(tmp_path),
-      which=trained_model.Which("latest"),
+      which=params_reader.Which("latest"),
       target=make_state(0).params,
     )
 
@@ -392,8 +394,8 @@ def test_a_bucket_that_refuses_is_not_one_without_checkpoints(bucket, faulty):
     faulty.failing("answer", status=403),
     pytest.raises(errors.UserError, match=r"roles/storage\.objectUser"),
   ):
-    trained_model.restore_params(
+    params_reader.restore(
       f"{bucket}/run",
-      which=trained_model.Which("latest"),
+      which=params_reader.Which("latest"),
       target=make_state(0).params,
     )

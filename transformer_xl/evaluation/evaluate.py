@@ -24,6 +24,7 @@ from transformer_xl.evaluation.dynamic import evaluator as dynamic
 from transformer_xl.model import network
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import params_reader
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -69,9 +70,9 @@ def check_run(config: schema.ExperimentConfig, workdir: str) -> None:
   check(config, workdir)
   config = _with_vocabulary(config, workdir)
   trained_model.make_mesh(config.model, config.mesh)
-  trained_model.restore_params(
+  params_reader.restore(
     workdir,
-    which=trained_model.chosen(config.eval),
+    which=params_reader.chosen(config.eval),
     target=network.abstract_params(config.model),
     only_check=True,
   )

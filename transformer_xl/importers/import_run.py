@@ -29,8 +29,8 @@ from transformer_xl.importers import tensorflow
 from transformer_xl.importers import vocabulary as vocabulary_lib
 from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import run_record
-from transformer_xl.workdir import trained_model
 
 # Published checkpoints; the experiment NAME_large has the configuration.
 PUBLISHED = ("enwik8", "text8", "wt103", "lm1b")
@@ -101,7 +101,7 @@ def make(request: Request, workdir: str) -> metrics_log.Json:
   with opened(request) as found, new_folder(workdir) as folder:
     model = found.config.model
     rows = found.rows
-    trained_model.save_one_by_one(folder, found.params, step=0)
+    params_writer.save_one_by_one(folder, found.params, step=0)
     report = {
       "format": request.format_name,
       "files": {os.path.basename(p): token_file.sha256(p) for p in found.files},

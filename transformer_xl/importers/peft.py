@@ -24,6 +24,7 @@ from transformer_xl.importers import mapping
 from transformer_xl.model import lora
 from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import params_reader
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
@@ -49,9 +50,9 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
   mesh = mesh_lib.of_one_device(jax.devices()[0])
   shape = network.abstract_params(model)
   at = mesh_lib.shardings(mesh, shape, network.splits(model))
-  saved = trained_model.restore_saved(
+  saved = params_reader.restore_saved(
     workdir,
-    which=trained_model.chosen(config.eval),
+    which=params_reader.chosen(config.eval),
     target=mesh_lib.placed(shape, at),
   )
   if saved.adapters is None:

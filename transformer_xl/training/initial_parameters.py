@@ -24,6 +24,7 @@ from transformer_xl.model import network
 from transformer_xl.model import transfer
 from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import params_reader
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -37,7 +38,7 @@ def check(recipe: schema.Recipe, data_dir: str) -> None:
   train = recipe.train
   source = train.init_from
   run_record.check_vocabulary(data_dir, source, may_be_extended=True)
-  trained_model.restore_params(
+  params_reader.restore(
     source,
     which=_which(train),
     target=network.abstract_params(_checked_model(recipe)),
@@ -45,9 +46,9 @@ def check(recipe: schema.Recipe, data_dir: str) -> None:
   )
 
 
-def _which(train: schema.TrainConfig) -> trained_model.Which:
+def _which(train: schema.TrainConfig) -> params_reader.Which:
   """The parameters that a run starts from."""
-  return trained_model.Which(
+  return params_reader.Which(
     train.init_checkpoint,
     is_average=train.init_parameters != "raw",
     fields="train.init_",
@@ -75,7 +76,7 @@ def load(
   source = train.init_from
   run_record.check_vocabulary(data_dir, source, may_be_extended=True)
   model = _checked_model(recipe)
-  params, at_step = trained_model.restore_params(
+  params, at_step = params_reader.restore(
     source,
     which=_which(train),
     target=_target(model, mesh),
@@ -88,7 +89,7 @@ def load(
     "workdir": storage.absolute(source),
     "checkpoint_step": at_step,
     "parameters": train.init_parameters,
-    "params_sha256": trained_model.sha256(params),
+    "params_sha256": params_reader.sha256(params),
     "new_symbols": count,
     "drawn": [],
   }
@@ -109,7 +110,7 @@ def load(
       )
   if lora.settings(train):
     target = _target(recipe.model, mesh)
-    return trained_model.base_of(params, model, recipe.model, target), record
+    return params_reader.base_of(params, model, recipe.model, target), record
   if not _same_shapes(model, recipe.model):
     wanted = network.abstract_params(recipe.model)
     at = mesh_lib.shardings(mesh, wanted, network.splits(recipe.model))
@@ -128,7 +129,7 @@ def load_base(
   Raises:
     UserError: the base is gone, or is another.
   """
-  return trained_model.restore_base(
+  return params_reader.restore_base(
     record,
     recipe.model,
     _target(recipe.model, mesh),

@@ -26,7 +26,7 @@ from transformer_xl.data_prep import preparation
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation.dynamic import evaluator as dynamic_evaluator
 from transformer_xl.evaluation.dynamic import update
-from transformer_xl.workdir import trained_model
+from transformer_xl.workdir import params_writer
 
 DYNAMIC = {
   "eval.dynamic.kind": "rms",
@@ -46,7 +46,7 @@ def programs_are_shared():
 def workdir(data_dir, tmp_path_factory):
   folder = str(tmp_path_factory.mktemp("run"))
   params = tiny.params(corpus.config(data_dir).model)
-  trained_model.save_params(folder, params, step=5)
+  params_writer.save(folder, params, step=5)
   return folder
 
 
