@@ -31,8 +31,8 @@ class Heads(NamedTuple):
       layers in front of all arrays. None if they share `last`.
   """
 
-  last: tuple[adaptive_softmax.Projection, ...]
-  below: tuple[adaptive_softmax.Projection, ...] | None
+  last: tuple[adaptive_softmax.Weights, ...]
+  below: tuple[adaptive_softmax.Weights, ...] | None
 
 
 def layers_predict(config: schema.ModelConfig) -> bool:
@@ -51,7 +51,7 @@ class AuxiliaryPredictions(nn.Module):
   config: schema.ModelConfig
 
   @nn.compact
-  def __call__(self, head: adaptive_softmax.Projection) -> Heads:
+  def __call__(self, head: adaptive_softmax.Weights) -> Heads:
     """All softmaxes, given the model's own."""
     config = self.config
     num_targets = config.auxiliary.num_targets
@@ -115,7 +115,7 @@ def losses(
     return tuple(total)
 
   def predict(
-    hidden: jax.Array, own: tuple[adaptive_softmax.Projection, ...] | None
+    hidden: jax.Array, own: tuple[adaptive_softmax.Weights, ...] | None
   ) -> list[jax.Array]:
     return [
       adaptive_softmax.nll(hidden, later, head)
