@@ -223,9 +223,7 @@ def _tail_log_probs(
 
 
 @jax.named_scope("head")
-def _head_logits(
-  hidden: jax.Array, weights: Weights
-) -> tuple[jax.Array, ...]:
+def _head_logits(hidden: jax.Array, weights: Weights) -> tuple[jax.Array, ...]:
   """Logits of the shortlist and of clusters 1, 2, ... in this order."""
   narrow = _narrow(hidden, weights, 0)
   logits = functools.partial(_logits, narrow, temperature=weights.temperature)

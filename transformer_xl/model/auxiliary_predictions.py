@@ -22,6 +22,18 @@ from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
 
 
+class LayerOutputs(NamedTuple):
+  """What the softmaxes read, after `final_norm` and dropout.
+
+  Attributes:
+    last: of the last layer.
+    below: of the layers below, lowest first; None if they predict nothing.
+  """
+
+  last: shapes.Hidden
+  below: jt.Float[shapes.Array, "layers B U D"] | None
+
+
 class Heads(NamedTuple):
   """The softmax of each target of a position, the next token first.
 
@@ -83,8 +95,7 @@ class AuxiliaryPredictions(nn.Module):
 
 
 def losses(
-  last: shapes.Hidden,
-  below: jt.Float[shapes.Array, "layers B U D"] | None,
+  outputs: LayerOutputs,
   targets: shapes.Targets,
   heads: Heads,
   *,
@@ -97,8 +108,7 @@ def losses(
   have none, and what stands there means nothing.
 
   Args:
-    last: what the softmax reads of the last layer.
-    below: the same of the layers below, lowest first; None if they are silent.
+    outputs: of the layers.
     targets: the next token of each position.
     heads: the softmaxes.
     num_silent: how many layers, the lowest, make no prediction. They cost
@@ -110,7 +120,8 @@ def losses(
   ]
   total = [jnp.zeros(targets.shape, jnp.float32)]
   for later, head in zip(by_distance[1:], heads.last[1:], strict=True):
-    total.append(adaptive_softmax.nll(last, later, head))
+    total.append(adaptive_softmax.nll(outputs.last, later, head))
+  below = outputs.below
   if below is None:
     return tuple(total)
 

@@ -51,15 +51,14 @@ class AuxiliaryLosses(NamedTuple):
       document starts. Merity et al. 2017, section 4.6.
     mixers: sum of the losses that mixers train their own parameters with; None
       if there are none.
-    predictions: sums of the losses of predictions that only training makes, of
-      the next token, the token after it, and so on; () if there are none. The
-      k-th, from 0, means nothing at the last k positions.
+    outputs: what training predicts more tokens from, or the same from other
+      layers; None if it does not.
   """
 
   activation: shapes.Losses
   temporal: shapes.Losses
   mixers: shapes.Losses | None
-  predictions: tuple[shapes.Losses, ...]
+  outputs: auxiliary_predictions.LayerOutputs | None
 
 
 class Network(nn.Module):
@@ -143,15 +142,13 @@ class Network(nn.Module):
     resets: shapes.Resets,
     *,
     visible_len: jt.Int[shapes.Array, ""] | None = None,
-    num_silent: int | jt.Int[shapes.Array, ""] = 0,
     dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Losses, AuxiliaryLosses, State]:
     """The losses of the targets, and the losses that training may add to them.
 
     The arguments mean the same as in `nll`; attention sees at most
     `visible_len` tokens before the segment, None for all that are remembered.
-    The lowest `num_silent` layers predict nothing. The penalties on activations
-    are computed from states before dropout.
+    The penalties on activations are computed from states before dropout.
     """
     vectors = self.embed(inputs, dropout_lanes=dropout_lanes)
     hidden, state, kept = self.body.read(
@@ -178,32 +175,20 @@ class Network(nn.Module):
       activation=_mean_square(hidden),
       temporal=jnp.pad(change, ((0, 0), (1, 0))),
       mixers=of_mixers,
-      predictions=self._predictions(
-        output,
-        kept,
-        targets,
-        num_silent=num_silent,
-        dropout_lanes=dropout_lanes,
-      ),
+      outputs=self._layer_outputs(output, kept, dropout_lanes),
     )
     return adaptive_softmax.nll(output, targets, self.head()), auxiliary, state
 
-  def _predictions(
+  def _layer_outputs(
     self,
     last: shapes.Hidden,
     kept: tuple[mixer_lib.Kept, ...],
-    targets: shapes.Targets,
-    *,
-    num_silent: int | jt.Int[shapes.Array, ""],
     dropout_lanes: shapes.Lanes | None,
-  ) -> tuple[shapes.Losses, ...]:
-    """`AuxiliaryLosses.predictions`, from what the last layer's softmax reads.
-
-    Layers below the last are read as it is: after `final_norm` and dropout.
-    """
+  ) -> auxiliary_predictions.LayerOutputs | None:
+    """`AuxiliaryLosses.outputs`, given that of the last layer, [B, U, D]."""
     config = self.config
     if not auxiliary_predictions.is_used(config):
-      return ()
+      return None
     below = []
     for number in range(config.num_layers - 1):
       turn, place = divmod(number, len(kept))
@@ -211,13 +196,9 @@ class Network(nn.Module):
       if outputs is not None:
         read = self.body.finish(outputs[turn])
         read = self.body.output_dropout(read, dropout_lanes=dropout_lanes)
-        below.append(read[:, -targets.shape[1] :])
-    return auxiliary_predictions.losses(
-      last,
-      jnp.stack(below) if below else None,
-      targets,
-      self.auxiliary(self.head()),
-      num_silent=num_silent,
+        below.append(read[:, -last.shape[1] :])
+    return auxiliary_predictions.LayerOutputs(
+      last, jnp.stack(below) if below else None
     )
 
   def draw(

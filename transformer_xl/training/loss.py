@@ -12,6 +12,7 @@ import jaxtyping as jt
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
+from transformer_xl.model import auxiliary_predictions
 from transformer_xl.model import nats
 from transformer_xl.model import network
 
@@ -55,16 +56,15 @@ def weights_ahead(
 
 
 def num_silent_layers(
-  recipe: schema.Recipe, step: jt.Int[shapes.Array, ""]
+  num_layers: int, num_steps: int, step: jt.Int[shapes.Array, ""]
 ) -> jt.Int[shapes.Array, ""]:
   """How many layers below the last have stopped predicting by an update.
 
   Layer l of n stops once l / 2n of all updates are done (Al-Rfou et al. 2018,
   "Intermediate Layer Losses").
   """
-  num_layers = recipe.model.num_layers
   ends = [
-    math.ceil(number * recipe.train.num_steps / (2 * num_layers))
+    math.ceil(number * num_steps / (2 * num_layers))
     for number in range(1, num_layers)
   ]
   return jnp.sum(step >= jnp.array(ends, jnp.int32), dtype=jnp.int32)
@@ -78,16 +78,16 @@ class Loss:
     model: with the attention of training.
     train: says which penalties are added.
     totals: of the update.
+    step: of the update, from 0.
     visible_len: tokens before a segment that attention sees at most; None for
       all that are remembered.
-    num_silent: how many layers, the lowest, have stopped predicting.
   """
 
   model: network.Network
   train: schema.TrainConfig
   totals: Totals
-  visible_len: jt.Int[shapes.Array, ""] | None = None
-  num_silent: int | jt.Int[shapes.Array, ""] = 0
+  step: jt.Int[shapes.Array, ""]
+  visible_len: jt.Int[shapes.Array, ""] | None
 
   def __call__(
     self,
@@ -113,7 +113,6 @@ class Loss:
       memory,
       segment.resets,
       visible_len=self.visible_len,
-      num_silent=self.num_silent,
       dropout_lanes=lanes,
     )
     assert segment.weights is not None
@@ -129,12 +128,22 @@ class Loss:
       objective += train.temporal_activation_penalty * temporal
     if auxiliary.mixers is not None:
       objective += summed(auxiliary.mixers) / self.totals.tokens
-    for ahead, losses in enumerate(auxiliary.predictions):
-      weights = weights_ahead(segment, ahead)
-      # 0 ahead is the next token, which layers below the last predict.
-      factor = self.model.config.auxiliary.target_weight if ahead else 1.0
-      predicted = nats.weighted_sum(losses, weights)
-      objective += factor * predicted / self.totals.tokens
+    if auxiliary.outputs is not None:
+      model = self.model.config
+      by_target = auxiliary_predictions.losses(
+        auxiliary.outputs,
+        segment.targets,
+        bound.auxiliary(bound.head()),
+        num_silent=num_silent_layers(
+          model.num_layers, train.num_steps, self.step
+        ),
+      )
+      for ahead, losses in enumerate(by_target):
+        weights = weights_ahead(segment, ahead)
+        # 0 ahead is the next token, which layers below the last predict.
+        factor = model.auxiliary.target_weight if ahead else 1.0
+        predicted = nats.weighted_sum(losses, weights)
+        objective += factor * predicted / self.totals.tokens
     return objective, (sums, memory)
 
   def of_several(

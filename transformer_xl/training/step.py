@@ -96,8 +96,8 @@ def train_segment(
     make_model(recipe.model, train),
     train,
     loss_lib.totals(segment),
+    step=state.step,
     visible_len=drawn_visible_len(recipe, state.step),
-    num_silent=loss_lib.num_silent_layers(recipe, state.step),
   )
   gradient, sums, memory = _gradient(
     loss, state.params, base, memory, segment, key
