@@ -230,8 +230,7 @@ def trace_learning_evaluation(config, mesh, params):
     functools.partial(dynamic.score_segments, **options),
     state,
     params,
-    steps,
-    neural_cache.Mixture(mixtures, mixtures),
+    dynamic.Adaptation(steps, neural_cache.Mixture(mixtures, mixtures)),
     dynamic.TextSegment(
       batch, jax.ShapeDtypeStruct(batch.targets.shape, jnp.bool)
     ),

@@ -128,8 +128,7 @@ def score(config, these, rule, *, options=None):
     made.score,
     made.start(params),
     params,
-    steps,
-    NO_CACHE,
+    dynamic.Adaptation(steps, NO_CACHE),
     these,
     options=options,
   )
@@ -297,7 +296,8 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
   # Bit for bit the losses of a scan without gradients.
   still = make_config(data_dir, **{"eval.dynamic.kind": "none"})
   made = functions(still)
-  arguments = made.start(params), params, None, NO_CACHE, these
+  nothing = dynamic.Adaptation(None, NO_CACHE)
+  arguments = made.start(params), params, nothing, these
   _, losses = run(made.score, *arguments, options=tiny.TO_THE_BIT)
   np.testing.assert_array_equal(found, losses.nll[..., 0])
 
@@ -320,7 +320,8 @@ def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
   basis = params if kind == "sgd" else measured_squares(config)
   steps = make_steps(config, make_rule(kind, learning_rate=0.0, decay=1e30))
   last = jax.tree.map(lambda x: x[-1:], these)
-  back, _ = functions(config).score(state, params, steps, NO_CACHE, last)
+  home_again = dynamic.Adaptation(steps, NO_CACHE)
+  back, _ = functions(config).score(state, params, home_again, last)
   trees = (params, back.params, basis)
   for home, leaf, size in zip(*map(jax.tree.leaves, trees), strict=True):
     away = np.max(np.abs(leaf - home[None]), axis=0)
@@ -352,10 +353,11 @@ def test_a_token_changes_no_earlier_loss_and_no_other_lane(
   params = tiny.params(config.model)
   steps = make_steps(config, make_rule("sgd"))
   mixture = neural_cache.Mixture(jnp.full(1, 0.1), jnp.full(1, 0.3))
+  adaptation = dynamic.Adaptation(steps, mixture)
 
   def losses(these):
     state = made.start(params)
-    return np.asarray(made.score(state, params, steps, mixture, these)[1].nll)
+    return np.asarray(made.score(state, params, adaptation, these)[1].nll)
 
   these = text_segments(config)
   before, after = losses(these), losses(other_token(these, 3, 1))

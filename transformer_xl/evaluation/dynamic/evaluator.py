@@ -62,6 +62,13 @@ class State(NamedTuple):
   cache: neural_cache.Cache | None
 
 
+class Adaptation(NamedTuple):
+  """How parameters learn and how the cache is mixed in; a sweep changes it."""
+
+  steps: update.Steps | None  # None without dynamic evaluation.
+  mixtures: neural_cache.Mixture  # [C].
+
+
 class LossSums(NamedTuple):
   """Sums over the scored tokens of each segment and lane, in float32."""
 
@@ -160,11 +167,11 @@ class DynamicEvaluator:
   ) -> list[evaluator_lib.Score]:
     """Scores the whole split under one rule and each setting of the cache."""
     num_steps = self.stream.num_steps
-    steps = self._steps(params, rule)
+    adaptation = Adaptation(self._steps(params, rule), self._mixtures)
 
     def score(state: State, step: int) -> tuple[State, LossSums]:
       texts = self._texts(step, evaluator_lib.SEGMENTS_PER_CALL)
-      return self._score(state, params, steps, self._mixtures, texts)
+      return self._score(state, params, adaptation, texts)
 
     if not self._is_compiled:
       # A call past the end scores nothing; its state is discarded.
@@ -257,8 +264,7 @@ def start_state(
 def score_segments(
   state: State,
   trained: shapes.PyTree,
-  steps: update.Steps | None,
-  mixtures: neural_cache.Mixture,
+  adaptation: Adaptation,
   texts: TextSegment,
   *,
   reader: reader_lib.TokenReader,
@@ -266,10 +272,10 @@ def score_segments(
 ) -> tuple[State, LossSums]:
   """Scores S consecutive segments, [S, B, T], and learns from each.
 
-  `trained` are the parameters that steps pull back to; steps are None without
-  dynamic evaluation. Mixtures are [C]. With `per_lane`, each lane has its own
-  parameters.
+  `trained` are the parameters that steps pull back to. With `per_lane`, each
+  lane has its own parameters.
   """
+  steps = adaptation.steps
 
   def score(state: State, text: TextSegment) -> tuple[State, LossSums]:
     params = state.params
@@ -293,7 +299,7 @@ def score_segments(
           nll, segment.targets, pairs, similarities, mixture
         )
 
-      losses = jax.lax.map(mixed, mixtures)  # [C, B, U]
+      losses = jax.lax.map(mixed, adaptation.mixtures)  # [C, B, U]
     weights = segment.loss_weights()
     sums = jnp.sum(losses * weights[None], axis=2).T  # [B, C]
     state = State(params, memory, cache)
