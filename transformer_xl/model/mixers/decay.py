@@ -15,6 +15,10 @@ import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.model import visibility
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import mixer
+
+Gates = jt.Float[shapes.Array, "B T H"]
 
 
 class Decays(NamedTuple):
@@ -76,27 +80,33 @@ def joined(
   return rows.reshape(lanes, -1, num_heads, width)[:, :segment_len]
 
 
-def log_decay(
-  step: jt.Float[shapes.Array, "B T H"],
-  step_bias: jt.Float[jax.Array, "H"],
-  rate_bias: jt.Float[jax.Array, "H"],
-) -> tuple[jt.Float[jax.Array, "B T H"], jt.Float[jax.Array, "B T H"]]:
-  """Mamba's parameters of a decay (Gu and Dao 2023, section 3.6).
+def of_tokens(layer: mixer.Mixer, rows: shapes.Hidden) -> tuple[Gates, Gates]:
+  """Mamba's decay of each token and head (Gu and Dao 2023, section 3.6).
+
+  Args:
+    layer: owns the parameters `step`, `step_bias` and `rate_bias`.
+    rows: the layer's input, normalised.
 
   Returns:
     The logarithm of the decay, -exp(rate_bias) times the step, and the step,
-    softplus(step + step_bias).
+    softplus(W rows + step_bias).
   """
-  size = jax.nn.softplus(step + step_bias[None, None])
-  return -jnp.exp(rate_bias)[None, None] * size, size
+  config = layer.config
+  num_heads = config.num_heads
+  step_kernel = layer.matrix("step", (config.model_dim, num_heads))
+  step_bias = layer.param("step_bias", _draw_step, (num_heads,))
+  rate_bias = layer.param("rate_bias", _draw_rate, (num_heads,))
+  step = dense.times(rows, step_kernel).astype(jnp.float32)
+  step = jax.nn.softplus(step + step_bias[None, None])
+  return -jnp.exp(rate_bias)[None, None] * step, step
 
 
-def draw_rate(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _draw_rate(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   """Logarithms of rates from 1 to 16, as in Mamba-2 (Dao and Gu 2024)."""
   return jnp.log(jax.random.uniform(key, shape, minval=1.0, maxval=16.0))
 
 
-def draw_step(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _draw_step(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   """Biases whose softplus is from 0.001 to 0.1, evenly in its logarithm."""
   ends = jnp.log(jnp.array([1e-3, 1e-1]))
   step = jnp.exp(jax.random.uniform(key, shape, minval=ends[0], maxval=ends[1]))

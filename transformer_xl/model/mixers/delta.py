@@ -35,7 +35,6 @@ CHUNK = 64
 
 KeyHeads = jt.Float[shapes.Array, "B T H Dk"]
 ValueHeads = jt.Float[shapes.Array, "B T H Dv"]
-Gates = jt.Float[shapes.Array, "B T H"]
 Matrices = jt.Float[shapes.Array, "B H Dk Dv"]
 
 
@@ -114,7 +113,9 @@ class Delta(mixer.Mixer):
     )
     query = heads.query * delta.key_dim**-0.5
 
-    log_decay, write = self._gates(rows)
+    log_decay, _ = decay_lib.of_tokens(self, rows)
+    write_kernel = self.matrix("write", (config.model_dim, num_heads))
+    write = nn.sigmoid(dense.times(rows, write_kernel).astype(jnp.float32))
     # Padding changes nothing.
     counts = shared.counts(segment_len)[None, :, None]
     log_decay = jnp.where(counts, log_decay, 0)
@@ -131,19 +132,6 @@ class Delta(mixer.Mixer):
 
     mixed = associations.gated_output(self, outputs, rows, shared)
     return mixed, mixer.Kept(Memory(matrices, heads.rows))
-
-  def _gates(self, rows: shapes.Hidden) -> tuple[Gates, Gates]:
-    """How much of a matrix stays, as a logarithm, and how much is written."""
-    num_heads = self.config.num_heads
-    shape = (self.config.model_dim, num_heads)
-    step_kernel = self.matrix("step", shape)
-    step = dense.times(rows, step_kernel).astype(jnp.float32)
-    step_bias = self.param("step_bias", decay_lib.draw_step, (num_heads,))
-    rate_bias = self.param("rate_bias", decay_lib.draw_rate, (num_heads,))
-    log_decay, _ = decay_lib.log_decay(step, step_bias, rate_bias)
-    write_kernel = self.matrix("write", shape)
-    write = nn.sigmoid(dense.times(rows, write_kernel).astype(jnp.float32))
-    return log_decay, write
 
   @staticmethod
   def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
@@ -168,8 +156,8 @@ class Steps(NamedTuple):
   query: KeyHeads
   key: KeyHeads
   value: ValueHeads
-  log_decay: Gates
-  write: Gates
+  log_decay: decay_lib.Gates
+  write: decay_lib.Gates
   resets: shapes.Resets
 
 

@@ -139,12 +139,7 @@ class Mamba2(mixer.Mixer):
     value, key, query = jnp.split(convolved, ends, axis=2)
     value = value.reshape(lanes, segment_len, num_heads, own.value_dim)
 
-    step_kernel = self.matrix("step", (config.model_dim, num_heads))
-    step_bias = self.param("step_bias", decay_lib.draw_step, (num_heads,))
-    rate_bias = self.param("rate_bias", decay_lib.draw_rate, (num_heads,))
-    log_decay, step = decay_lib.log_decay(
-      dense.times(rows, step_kernel).astype(jnp.float32), step_bias, rate_bias
-    )
+    log_decay, step = decay_lib.of_tokens(self, rows)
     # Padding changes nothing.
     counts = shared.counts(segment_len)[None, :, None]
     log_decay = jnp.where(counts, log_decay, 0)
@@ -198,7 +193,7 @@ class Steps(NamedTuple):
   query: Vectors
   key: Vectors
   value: jt.Float[shapes.Array, "B T H P"]
-  log_decay: jt.Float[shapes.Array, "B T H"]
+  log_decay: decay_lib.Gates
   resets: shapes.Resets
 
 
