@@ -595,29 +595,13 @@ class TransformerXLForCausalLM(
       output_hidden_states = config.output_hidden_states
     if output_attentions is None:
       output_attentions = config.output_attentions
-    num_before = memory.shape[1]
-    num_tokens = input_ids.shape[1]
-    # Of each segment, the states and weights of the layers.
-    states_of, weights_of = [], []
-    start = 0
-    for ids in input_ids.split(config.segment_len, 1):
-      stop = start + ids.shape[1]
-      seen = None if mask is None else mask[:, start:stop]
-      memory, states, weights = self.transformer(
-        ids, memory, seen, output_attentions
-      )
-      states_of.append(states if output_hidden_states else states[-1:])
-      if output_attentions:
-        forgotten = num_before + stop - weights[0].shape[-1]
-        around = (forgotten, num_tokens - stop)
-        if around != (0, 0):
-          weights = [functional.pad(one, around) for one in weights]
-        weights_of.append(weights)
-      start = stop
-    by_layer = zip(*states_of, strict=True)
-    hidden_states = tuple(joined(one, 1) for one in by_layer)
-    by_layer = zip(*weights_of, strict=True)
-    attentions = tuple(joined(one, 2) for one in by_layer)
+    memory, hidden_states, attentions = self._read(
+      input_ids,
+      memory,
+      mask,
+      all_states=output_hidden_states,
+      with_weights=output_attentions,
+    )
     h = hidden_states[-1]
     if isinstance(logits_to_keep, Tensor):
       if labels is not None:
@@ -646,6 +630,45 @@ class TransformerXLForCausalLM(
       hidden_states if output_hidden_states else None,
       attentions if output_attentions else None,
     )
+
+  def _read(
+    self,
+    text: Tensor,
+    memory: Memory,
+    mask: Tensor | None,
+    *,
+    all_states: bool,
+    with_weights: bool,
+  ) -> tuple[Memory, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Reads a text in segments: the next memory, and states and weights.
+
+    Both have an entry for each layer, but states only that of the last layer
+    without `all_states`, and weights none without `with_weights`.
+    """
+    num_before = memory.shape[1]
+    num_tokens = text.shape[1]
+    # Of each segment, the states and weights of the layers.
+    states_of, weights_of = [], []
+    start = 0
+    for ids in text.split(self.config.segment_len, 1):
+      stop = start + ids.shape[1]
+      seen = None if mask is None else mask[:, start:stop]
+      memory, states, weights = self.transformer(
+        ids, memory, seen, with_weights
+      )
+      states_of.append(states if all_states else states[-1:])
+      if with_weights:
+        forgotten = num_before + stop - weights[0].shape[-1]
+        around = (forgotten, num_tokens - stop)
+        if around != (0, 0):
+          weights = [functional.pad(one, around) for one in weights]
+        weights_of.append(weights)
+      start = stop
+    by_layer = zip(*states_of, strict=True)
+    hidden_states = tuple(joined(one, 1) for one in by_layer)
+    by_layer = zip(*weights_of, strict=True)
+    attentions = tuple(joined(one, 2) for one in by_layer)
+    return memory, hidden_states, attentions
 
   def _masks(
     self, given: Tensor, memory: Memory, ids: Tensor
