@@ -20,7 +20,6 @@ from transformer_xl.data_prep.synthetic import task
 
 MARKER = ["the", "pass", "key", "is"]
 NUM_WORDS = 200  # Most frequent words of the prose that are kept.
-_MOST_BEFORE = 16  # Words before the digits of a document.
 
 
 def write(
@@ -29,19 +28,26 @@ def write(
   *,
   num_digits: int,
   max_distance: int,
+  max_before: int,
   text: list[str],
 ) -> list[task.Document]:
   """Documents with `num_digits` digits, up to `max_distance` from their copies.
 
-  The logarithm of the distance is distributed uniformly.
+  The logarithm of the distance is distributed uniformly, and the number of
+  words before the digits is too, up to `max_before`.
 
   Raises:
-    UserError: the text is shorter than the distance.
+    UserError: the text is shorter than the distance, or than what is before.
   """
   if len(text) < max_distance:
     raise errors.UserError(
       f"--source has {len(text)} words, fewer than "
       f"--max_distance={max_distance}; give a longer text, or less distance."
+    )
+  if len(text) < max_before:
+    raise errors.UserError(
+      f"--source has {len(text)} words, fewer than --max_before={max_before}; "
+      "give a longer text, or fewer words before the digits."
     )
 
   def passage(length: int) -> list[str]:
@@ -52,7 +58,7 @@ def write(
     digits = [str(digit) for digit in generator.integers(10, size=num_digits)]
     key = [*MARKER, *digits]
     distance = task.log_uniform(generator, len(key), max_distance)
-    before = passage(int(generator.integers(_MOST_BEFORE + 1)))
+    before = passage(int(generator.integers(max_before + 1)))
     between = passage(distance - len(key))
     words = [*before, *key, *between, *key]
     first = len(words) - num_digits
@@ -62,8 +68,9 @@ def write(
   return task.fill(num_tokens, document)
 
 
-def check(*, num_digits: int, max_distance: int) -> None:
+def check(*, num_digits: int, max_distance: int, max_before: int) -> None:
   """Raises a UserError if there is no room between the digits."""
+  del max_before
   least = len(MARKER) + num_digits
   if max_distance < least:
     raise errors.UserError(
@@ -80,6 +87,9 @@ class Passkey(task.Task):
     "num_digits": task.Option(4, 1, 100, "digits of the key"),
     "max_distance": task.Option(
       48, 2, 10**8, "longest distance from a digit to its copy"
+    ),
+    "max_before": task.Option(
+      16, 0, 10**8, "most words before the digits of a document"
     ),
   }
   write = staticmethod(write)

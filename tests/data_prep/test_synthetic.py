@@ -2,6 +2,8 @@
 
 import collections
 import hashlib
+import itertools
+import math
 import re
 from typing import ClassVar
 
@@ -13,6 +15,7 @@ from tests.data_prep import solvers
 from transformer_xl import errors
 from transformer_xl.config import registry
 from transformer_xl.data import token_file
+from transformer_xl.data_prep.synthetic import passkey
 from transformer_xl.data_prep.synthetic import task
 
 NUM_TOKENS = 20_000
@@ -311,6 +314,30 @@ def test_a_passkey_needs_as_many_words_as_its_distance(tmp_path):
   message = "1000 words, fewer than --max_distance=1001"
   with pytest.raises(errors.UserError, match=message):
     prepare("passkey", tmp_path, str(source), **size)
+
+
+@pytest.mark.parametrize(
+  ("given", "most"), [({}, 16), ({"max_before": 90}, 90)]
+)
+def test_a_passkey_may_hide_deep_in_its_document(tmp_path, given, most):
+  folder = prepare("passkey", tmp_path, **given)
+  words, starts = layouts.read(folder, "train")
+  before = []
+  for start, stop in itertools.pairwise(starts):
+    text = " ".join(words[start:stop]).removeprefix("<eos> ")
+    prose, _, _ = text.partition(" ".join(passkey.MARKER))
+    before.append(len(prose.split()))
+  assert max(before) == most
+  # Uniform: a mean of a half, up to six standard errors.
+  error = most / math.sqrt(12 * len(before))
+  assert np.mean(before) == pytest.approx(most / 2, abs=6 * error)
+
+
+def test_a_passkey_needs_as_many_words_as_are_before_it(tmp_path):
+  source = tmp_path / "text.txt"
+  source.write_text("a b c d e f g h i j " * 200)
+  with pytest.raises(errors.UserError, match="00 words, fewer than --max_bef"):
+    prepare("passkey", tmp_path, str(source), max_before=5000)
 
 
 def test_the_request_is_in_meta_json(folders):
