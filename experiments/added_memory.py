@@ -7,7 +7,7 @@ without a memory, which shows what the text alone gives; with one; and with two
 mechanisms in some of its layers: retrieval in every second one, and the delta
 rule in every third one, whose new arrays are drawn. What is tuned has the best
 of three to five learning rates.
-Measured: docs/today.md has the first five rows for experiments/llama_small.py;
+Measured: docs/today.md, for experiments/llama_small.py;
 jax 0.10.2, 29 November 2026.
 Cost: 205,000 tokens of training and 300,000 of evaluation for a trial, of which
 there are at most 37.
