@@ -11,7 +11,8 @@ Prints a table: for each side the median of the rounds in the faster of float32
 and bfloat16, and theirs divided by ours. Texts are read in parts of 512 tokens.
 With a window of 2,048, theirs is the same model as a Mistral, whose cache holds
 the window ("cache"), or reads the window again with every part, as the guide
-of transformers to texts of any length does ("again"). The last rows are peak
+of transformers to texts of any length does ("again"). The first row begins with
+an empty process, since ours imports JAX when it loads. The last rows are peak
 memory: of an import, above a process that has imported the package, as a
 multiple of the file; and of reading the long text, above a short one's.
 """
@@ -45,7 +46,7 @@ RANK = 8
 CHARACTERS = 94
 UPDATES = 3  # After the first, which compiles.
 ROWS = {
-  "load": "load, and score 16 tokens",
+  "load": "import, load, and score 16 tokens",
   "score": "score 2,048 tokens",
   "generate": "generate 64 tokens after 64",
   "long": "read {long:,} tokens, window 2,048, cache",
@@ -215,9 +216,9 @@ def _import(folder: str) -> Times:
 
 
 def _ours(folder: str, dtype: str, rows: set[str], long: int) -> Times:
+  start = time.perf_counter()
   import transformer_xl
 
-  start = time.perf_counter()
   model = transformer_xl.load(folder, mem_len=WINDOW, segment_len=PART)
   result = {}
 
@@ -292,10 +293,10 @@ def _our_update(folder: str, dtype: str) -> float:
 
 
 def _theirs(folder: str, dtype: str, rows: set[str], long: int) -> Times:
+  start = time.perf_counter()
   import torch
   import transformers
 
-  start = time.perf_counter()
   kind = transformers.AutoModelForCausalLM
   model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
   result = {}
