@@ -329,7 +329,7 @@ def test_an_option_without_a_score_is_refused_in_one_line(
   assert "\n" not in str(refused.value)
 
 
-def test_the_command_on_the_page_is_one_of_the_harness(monkeypatch):
+def test_commands_on_the_page_are_of_the_harness(monkeypatch):
   from lm_eval import _cli as harness_cli
 
   from transformer_xl.integrations import lm_eval_model
@@ -337,13 +337,16 @@ def test_the_command_on_the_page_is_one_of_the_harness(monkeypatch):
   page = pathlib.Path(__file__).parents[2] / "docs/text.md"
   text = page.read_text("utf-8").replace("\\\n", " ")
   start = "python -m transformer_xl.integrations.lm_eval "
-  (line,) = [one for one in text.splitlines() if one.strip().startswith(start)]
-  words = shlex.split(line.strip().removeprefix(start))
-  monkeypatch.setattr(sys, "argv", ["lm_eval", *words])
-  given = harness_cli.HarnessCLI().parse_args()
-  assert given.model == "transformer_xl"
+  lines = [one.strip() for one in text.splitlines()]
+  commands = [one for one in lines if one.startswith(start)]
+  assert commands
   known = inspect.signature(lm_eval_model.HarnessModel).parameters
-  assert {"pretrained", "mem_len"} == set(given.model_args) <= set(known)
+  for command in commands:
+    words = shlex.split(command.removeprefix(start))
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *words])
+    given = harness_cli.HarnessCLI().parse_args()
+    assert given.model == "transformer_xl"
+    assert {"pretrained", "mem_len"} == set(given.model_args) <= set(known)
 
 
 @pytest.mark.parametrize(
