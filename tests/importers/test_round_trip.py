@@ -6,7 +6,6 @@ import os
 import tempfile
 
 import hypothesis
-import jax
 import numpy as np
 import pytest
 from flax import traverse_util
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests import kinds
 from tests import tiny
+from tests.importers import opened
 from tests.parity import configurations
 from transformer_xl import errors
 from transformer_xl.config import schema
@@ -96,10 +96,7 @@ def check(config, fields, lengths=LENGTHS):
     if config.cutoffs:  # Without clusters "none" and "all_but_first" are equal.
       assert read.tie_projections == config.tie_projections
     layout = huggingface.layout(read)
-    again, _ = mapping.open_tensors(
-      found.tensors, layout, read, ignored=pytorch.IGNORED
-    )
-    again = jax.tree.map(np.asarray, again)
+    again, _ = opened.read(found.tensors, layout, read, ignored=pytorch.IGNORED)
   again = traverse_util.flatten_dict(again, sep="/")
   assert again.keys() == params.keys()
   for name, values in params.items():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from tests.importers import opened
 from tests.parity import configurations
 from tests.parity import weights
 from transformer_xl.importers import huggingface
@@ -41,8 +42,8 @@ def draw_params(drawn: configurations.Drawn) -> dict:
     name: weights.draw(drawn.index, name, values.shape)
     for name, values in mapping.export_tensors(empty, layout).items()
   }
-  params, _ = mapping.open_tensors(tensors, layout, drawn.model, ignored="$^")
-  return jax.tree.map(np.asarray, params)
+  params, _ = opened.read(tensors, layout, drawn.model, ignored="$^")
+  return params
 
 
 @functools.cache

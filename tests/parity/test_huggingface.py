@@ -2,11 +2,11 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from flax import traverse_util
 
+from tests.importers import opened
 from tests.parity import configurations
 from tests.parity import differences
 from tests.parity import ours
@@ -14,7 +14,6 @@ from transformer_xl.config import registry
 from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
-from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
 
 REASON = "needs PyTorch and Transformers: pip install -e '.[parity]'"
@@ -68,14 +67,14 @@ def read(folder):
   """The configuration and parameters that an import takes from a folder."""
   found = huggingface.read(str(folder))
   config = import_run.make_config(found, None)
-  params, rows = mapping.open_tensors(
+  params, rows = opened.read(
     found.tensors,
     huggingface.layout(config.model),
     config.model,
     ignored=pytorch.IGNORED,
   )
   assert len({row.name for row in rows}) == len(rows)
-  return config, jax.tree.map(np.asarray, params)
+  return config, params
 
 
 @pytest.mark.parametrize("index", [0, 4, 5])

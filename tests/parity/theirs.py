@@ -4,10 +4,10 @@ import pathlib
 import warnings
 from typing import Any
 
-import jax
 import numpy as np
 from flax import traverse_util
 
+from tests.importers import opened
 from tests.parity import configurations
 from tests.parity import ours
 from tests.parity import weights
@@ -82,8 +82,7 @@ def _gradients(drawn: configurations.Drawn, model) -> dict[str, np.ndarray]:
     else parameter.grad.numpy()
     for name, parameter in model.named_parameters()
   }
-  gradients, _ = mapping.open_tensors(
+  gradients, _ = opened.read(
     named, huggingface.layout(drawn.model), drawn.model, ignored="$^"
   )
-  gradients = jax.tree.map(np.asarray, gradients)
   return traverse_util.flatten_dict(gradients, sep="/")
