@@ -39,16 +39,13 @@ def write(
   Raises:
     UserError: the text is shorter than the distance, or than what is before.
   """
-  if len(text) < max_distance:
-    raise errors.UserError(
-      f"--source has {len(text)} words, fewer than "
-      f"--max_distance={max_distance}; give a longer text, or less distance."
-    )
-  if len(text) < max_before:
-    raise errors.UserError(
-      f"--source has {len(text)} words, fewer than --max_before={max_before}; "
-      "give a longer text, or fewer words before the digits."
-    )
+  asked = {"max_distance": max_distance, "max_before": max_before}
+  for name, count in asked.items():
+    if len(text) < count:
+      raise errors.UserError(
+        f"--source has {len(text)} words, fewer than --{name}={count}; give a "
+        "longer text, or a lower number."
+      )
 
   def passage(length: int) -> list[str]:
     start = generator.integers(len(text) - length + 1)
