@@ -647,8 +647,9 @@ class TransformerXLForCausalLM(
     """
     num_before = memory.shape[1]
     num_tokens = text.shape[1]
-    # Of each segment, the states and weights of the layers.
-    states_of, weights_of = [], []
+    # Both have an entry for each segment, which has one for each layer.
+    states_of = []
+    weights_of = []
     start = 0
     for ids in text.split(self.config.segment_len, 1):
       stop = start + ids.shape[1]
