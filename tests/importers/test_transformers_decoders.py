@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import transformer_xl
+from tests.importers import beside_transformers
 from tests.importers import decoders_by_hand
 from tests.importers import in_pytorch
 from transformer_xl.importers import export_run
@@ -16,93 +17,43 @@ from transformer_xl.model.mixers import mixer
 torch, transformers = in_pytorch.torch, in_pytorch.transformers
 pytestmark = pytest.mark.filterwarnings("default")
 
-# Layers, width, heads, heads of keys and values.
-SIZES = {"small": (2, 24, 4, 2), "wide": (3, 96, 6, 3), "deep": (6, 48, 4, 1)}
-LENGTH = 160
-# Number formats of the file; both sides compute in float32.
-FORMATS = ("float32", "float16", "bfloat16")
 LIMIT = 1e-4  # Of a log-probability.
 
 
-def fields(name, size):
-  layers, width, heads, of_keys = SIZES[size]
-  own = decoders_by_hand.KINDS[name]
-  return decoders_by_hand.SHAPE | {
-    **{"num_hidden_layers": layers, "hidden_size": width},
-    **{"num_attention_heads": heads, "intermediate_size": 2 * width},
-    **{"num_key_value_heads": of_keys, "max_position_embeddings": 256},
-    **own,
-  }
-
-
-def written(name, size, folder, dtype="float32"):
-  """A random model of theirs, from the folder that it writes."""
-  config = transformers.AutoConfig.for_model(**fields(name, size))
-  torch.manual_seed(0)
-  model = transformers.AutoModelForCausalLM.from_config(config).eval()
-  with torch.no_grad():
-    for parameter in model.parameters():
-      if parameter.ndim == 1:
-        parameter.add_(0.3 * torch.randn_like(parameter))
-      else:  # Drawn so narrow that all tokens would be as likely.
-        parameter.mul_(5)
-  model.to(getattr(torch, dtype)).save_pretrained(folder)
-  decoders_by_hand.write_tokenizer(folder)
-  # Read again: `to` has rounded its frequencies, which no file has.
-  return transformers.AutoModelForCausalLM.from_pretrained(
-    folder, dtype=torch.float32
-  )
-
-
-def theirs(model, tokens):
-  with torch.no_grad():
-    logits = model(torch.tensor(tokens)).logits.float()
-  return torch.log_softmax(logits, dim=-1).numpy()
-
-
-def ours(model, tokens, stops=()):
-  state = model.init_state(len(tokens))
-  parts = []
-  for part in np.split(tokens, stops, axis=1):
-    state, found = model.step(state, part)
-    parts.append(np.asarray(found))
-  return np.concatenate(parts, axis=1)
-
-
-@pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", beside_transformers.FORMATS)
+@pytest.mark.parametrize("size", beside_transformers.SIZES)
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)
 def test_an_import_equals_transformers(name, size, dtype, tmp_path):
-  model = written(name, size, tmp_path, dtype)
-  tokens = np.random.default_rng(0).integers(0, 257, (3, LENGTH))
-  expected = theirs(model, tokens)
+  model = beside_transformers.written(name, size, tmp_path, dtype)
+  tokens = beside_transformers.tokens_of(3)
+  expected = beside_transformers.theirs(model, tokens)
   assert expected.std() > 0.2  # There is something to be equal in.
   mine = transformer_xl.load(tmp_path)
-  for stops in ((), (64, 100, 101, 102)):
-    found = ours(mine, tokens, stops)
+  for stops in beside_transformers.STOPS:
+    found = beside_transformers.ours(mine, tokens, stops)
     np.testing.assert_allclose(found, expected, atol=LIMIT, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
 def test_bfloat16_rounds_about_as_theirs(name, tmp_path):
-  exact = written(name, "wide", tmp_path, "bfloat16")
+  exact = beside_transformers.written(name, "wide", tmp_path, "bfloat16")
   rounded = transformers.AutoModelForCausalLM.from_pretrained(
     tmp_path, dtype=torch.bfloat16
   )
   found = import_run.read(import_run.Request("huggingface", str(tmp_path)))
   model = dataclasses.replace(found.config.model, dtype="bfloat16")
-  tokens = np.random.default_rng(0).integers(0, 257, (3, LENGTH))
-  expected = theirs(exact, tokens)
+  tokens = beside_transformers.tokens_of(3)
+  expected = beside_transformers.theirs(exact, tokens)
   (mem_len,) = found.config.eval.mem_len
   state = network.empty_state(
-    model, batch_size=3, mem_len=mem_len, step_len=LENGTH
+    model, batch_size=3, mem_len=mem_len, step_len=beside_transformers.LENGTH
   )
   settings = mixer.Settings(same_length=found.config.eval.same_length)
   log_probs, _ = network.Network(model, settings).apply(
     {"params": found.params}, tokens, state, method="log_probs"
   )
   own = np.asarray(log_probs) - expected
-  other = theirs(rounded.eval(), tokens) - expected
+  other = beside_transformers.theirs(rounded.eval(), tokens) - expected
   print(
     "RMS",
     name,
@@ -119,7 +70,7 @@ def test_bfloat16_rounds_about_as_theirs(name, tmp_path):
 
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)
 def test_greedy_text_is_theirs_in_a_padded_batch_too(name, tmp_path):
-  model = written(name, "wide", tmp_path)
+  model = beside_transformers.written(name, "wide", tmp_path)
   mine = transformer_xl.load(tmp_path)
   tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
   tokenizer.pad_token = "<|endoftext|>"
@@ -144,7 +95,7 @@ def test_greedy_text_is_theirs_in_a_padded_batch_too(name, tmp_path):
 
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)
 def test_transformers_loads_an_export_without_our_code(name, tmp_path):
-  written(name, "small", tmp_path / "source")
+  beside_transformers.written(name, "small", tmp_path / "source")
   template = "{% for one in messages %}{{ one.content }}\n{% endfor %}"
   (tmp_path / "source/chat_template.jinja").write_text(template)
   workdir = str(tmp_path / "run")
@@ -157,10 +108,11 @@ def test_transformers_loads_an_export_without_our_code(name, tmp_path):
     target, output_loading_info=True
   )
   assert not any(report[key] for key in ("missing_keys", "unexpected_keys"))
-  tokens = np.random.default_rng(2).integers(0, 257, (2, LENGTH))
+  tokens = beside_transformers.tokens_of(2)
   mine = transformer_xl.load(workdir)
-  found = theirs(loaded.eval(), tokens)
-  np.testing.assert_allclose(found, ours(mine, tokens), atol=LIMIT, rtol=0)
+  expected = beside_transformers.theirs(loaded.eval(), tokens)
+  found = beside_transformers.ours(mine, tokens)
+  np.testing.assert_allclose(found, expected, atol=LIMIT, rtol=0)
   tokenizer = transformers.AutoTokenizer.from_pretrained(target)
   text = "Größe, 1 2 3\n"
   said = tokenizer.apply_chat_template(
