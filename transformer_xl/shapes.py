@@ -42,5 +42,5 @@ BiasPair = tuple[Biases, Biases]  # u and v of the paper.
 Slopes = jt.Float[Array, "H"]  # Less score for a token of distance.
 DistanceScores = jt.Float[Array, "H K"]
 SegmentPositions = jt.Float[Array, "T D"]
-Ring = jt.Float[Array, "BH Dh R"]  # Lanes and heads are one axis, B * H.
+Ring = jt.Float[Array, "BG Dh R"]  # Lanes and heads are one axis, B * G.
 RingQueries = jt.Float[Array, "B H T Dh"]

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from tests import comparison
+from tests import kinds
 from tests import tiny
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import ring
+
+ROTATING = kinds.encoding(rotates=True)
 
 
 def test_rings_of_one_length_share_their_slot_within_a_step():
@@ -50,6 +53,18 @@ def test_rings_of_one_length_share_their_slot_within_a_step():
 def test_there_is_room_for_memory_and_one_step(mem_len, step_len, expected):
   """In whole steps, and for no more: every token reads the whole ring."""
   assert ring.num_slots(mem_len, step_len) == expected
+
+
+def test_a_ring_holds_the_heads_of_keys_that_there_are():
+  config = tiny.model_config(num_heads=4, num_kv_heads=2, encoding=ROTATING)
+  reader = reader_lib.Reader(
+    config, mem_len=7, segment_len=3, clamp_len=0, same_length=False
+  )
+  frozen = reader.freeze(tiny.params(config))
+  state = reader.start(frozen, batch_size=tiny.LANES)
+  for layer in state.layers:
+    assert layer.cache.keys.shape[0] == layer.cache.values.shape[0]
+    assert layer.cache.keys.shape[0] == tiny.LANES * 2
 
 
 def test_a_lane_that_is_repeated_goes_on_in_each_copy():

@@ -5,10 +5,10 @@ keys of distances have to be projected again for every segment. This is the
 streaming form of `mixers.attention`, with the same results for every encoding.
 A layer has R slots, into which new tokens are written, so nothing moves.
 
-Shapes: B lanes, T tokens, M memory length, R slots, H heads, Dh head width, D
-model width. Lanes and heads of a ring are one axis, B * H: with a single lane
-of its own axis, XLA would copy the ring in a loop over tokens instead of
-writing into it.
+Shapes: B lanes, T tokens, M memory length, R slots, H heads, G heads of keys
+and values, Dh head width, D model width. Lanes and heads of a ring are one
+axis, B * G: with a single lane of its own axis, XLA would copy the ring in a
+loop over tokens instead of writing into it.
 """
 
 import functools
@@ -65,7 +65,7 @@ class Prepared(NamedTuple):
   # Of the distances R-1 to 0: keys, if there are any, and all other terms.
   position_key: ring_kernels.RingPositionKeys | None
   distance: scores.DistanceTerms
-  # Key and value [H, Dh, 1] of a hidden state of zeros.
+  # Key and value [G, Dh, 1] of a hidden state of zeros.
   empty: Cache
 
 
@@ -120,17 +120,20 @@ class RingAttention(mixer.Mixer):
     mem_len = self.settings.mem_len
     segment_len = hidden.shape[1]
 
-    # Queries [B, H, T, Dh]; keys and values [B * H, Dh, T].
+    # Queries [B, H, T, Dh]; keys and values [B * G, Dh, T].
     kernel: jax.Array = self.get_variable("params", "joined")
     rows = dense.times(norm(hidden), kernel)
     if config.qkv_bias:
       bias: jax.Array = self.get_variable("params", "joined_bias")
       rows += bias.astype(rows.dtype)[None, None]
-    heads = rows.reshape(*rows.shape[:2], config.num_heads, 3, config.head_dim)
-    query = parameters.normalised_heads(self, "query", heads[:, :, :, 0])
-    key = parameters.normalised_heads(self, "key", heads[:, :, :, 1])
+    by_head = (*rows.shape[:2], config.num_kv_heads, -1, config.head_dim)
+    *_, key, value = jnp.moveaxis(rows.reshape(by_head), 3, 0)
+    query = rows.reshape(by_head)[:, :, :, :-2]
+    query = query.reshape(*rows.shape[:2], config.num_heads, config.head_dim)
+    query = parameters.normalised_heads(self, "query", query)
+    key = parameters.normalised_heads(self, "key", key)
     query = jnp.swapaxes(query, 1, 2)
-    written = Cache(_slots(key), _slots(heads[:, :, :, 2]))
+    written = Cache(_slots(key), _slots(value))
 
     # Positions count from the first token that was read, so that a key is
     # placed once.
@@ -189,22 +192,20 @@ class Streaming:
   ) -> shapes.PyTree:
     """The layer's parameters, and arrays that are computed from them.
 
-    The kernels of queries, keys and values are joined within each head, so that
-    a mesh that splits heads splits no kernel.
+    The kernels of queries, keys and values are joined within each head of keys
+    and values, so that a mesh that splits heads splits no kernel.
     """
     of_attention = layer[name]
     kinds = ("query", "key", "value")
 
     def joined(arrays: list[jax.Array]) -> jax.Array:
-      """Columns of queries, keys and values, head by head."""
+      """Columns of queries, a key and a value, by the latters' head."""
       heads = [
-        parameters.for_all_queries(
-          array.reshape(*array.shape[:-1], -1, config.head_dim), config
-        )
+        array.reshape(*array.shape[:-1], config.num_kv_heads, -1)
         for array in arrays
       ]
-      stacked = jnp.stack(heads, axis=-2)
-      return stacked.reshape(*stacked.shape[:-3], -1)
+      side_by_side = jnp.concatenate(heads, axis=-1)
+      return side_by_side.reshape(*side_by_side.shape[:-2], -1)
 
     joined_arrays = {"joined": joined([of_attention[kind] for kind in kinds])}
     if config.qkv_bias:
@@ -292,8 +293,12 @@ class _Preparation(nn.Module):
     encoding = table.of(config)
     biases = biases or encoding.layer_biases(self)
     project = parameters.Projections(self, dropout_lanes=None)
-    key = parameters.normalised_heads(self, "key", project("key", row))
-    empty = Cache(_slots(key), _slots(project("value", row)))
+    # Projected for all queries, of which so many in a row share a head.
+    num_shares = config.num_heads // config.num_kv_heads
+    key = project("key", row)[:, :, ::num_shares]
+    value = project("value", row)[:, :, ::num_shares]
+    key = parameters.normalised_heads(self, "key", key)
+    empty = Cache(_slots(key), _slots(value))
     distances = encoding.positions(
       config, self.num_slots, clamp_len=self.settings.clamp_len
     )
@@ -334,7 +339,7 @@ def _forget(
   assert shared.forgets is not None
   assert shared.step is not None
   num_lanes = shared.forgets.shape[0]
-  rows = jnp.repeat(shared.forgets, config.num_heads)[:, None, None]
+  rows = jnp.repeat(shared.forgets, config.num_kv_heads)[:, None, None]
   count = state.cache.keys.shape[-1]
   age = (state.slot - 1 - jnp.arange(count, dtype=jnp.int32)) % count
   positions = shared.step.num_read - 1 - age
@@ -353,7 +358,7 @@ def _newest(state: Ring, *, count: int) -> Cache:
 
 def _write(
   ring: shapes.Ring,
-  rows: jt.Float[shapes.Array, "BH Dh T"],
+  rows: jt.Float[shapes.Array, "BG Dh T"],
   slot: jt.Int[shapes.Array, ""],
 ) -> shapes.Ring:
   """The ring with new rows in the slots from `slot` on.
@@ -373,7 +378,7 @@ def _write(
   return jax.lax.bitcast_convert_type(bits, jnp.bfloat16)
 
 
-def _slots(rows: shapes.Keys) -> shapes.Ring:
-  """Rearranges rows for a ring, from [B, T, H, Dh] to [B * H, Dh, T]."""
-  heads = jnp.moveaxis(rows, 1, 3)  # [B, H, Dh, T]
+def _slots(rows: jt.Float[shapes.Array, "B T G Dh"]) -> shapes.Ring:
+  """Rearranges rows for a ring, from [B, T, G, Dh] to [B * G, Dh, T]."""
+  heads = jnp.moveaxis(rows, 1, 3)  # [B, G, Dh, T]
   return heads.reshape(-1, *heads.shape[2:])

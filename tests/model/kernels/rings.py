@@ -6,7 +6,8 @@ import numpy as np
 from transformer_xl.model import scores
 from transformer_xl.model.kernels import ring
 
-LANES, HEADS, WIDTH = 2, 3, 16
+LANES, HEADS, WIDTH = 2, 4, 16
+SHARED_HEADS = 2  # Of keys and values, with the terms "shared keys".
 
 
 def arguments(
@@ -18,22 +19,23 @@ def arguments(
   def normal(*shape):
     return jnp.asarray(draw.normal(size=shape), jnp.float32)
 
+  ring_heads = SHARED_HEADS if terms == "shared keys" else HEADS
   reach = draw.integers(slots - segment_len + 1, size=(LANES, segment_len))
   inputs = ring.Inputs(
     query=normal(LANES, HEADS, segment_len, WIDTH),
-    key=normal(LANES * HEADS, WIDTH, slots),
-    value=normal(LANES * HEADS, WIDTH, slots),
+    key=normal(LANES * ring_heads, WIDTH, slots),
+    value=normal(LANES * ring_heads, WIDTH, slots),
     reach=jnp.asarray(reach, jnp.int32),
     slot=jnp.int32(slot),
   )
-  if terms == "biased keys":
+  if terms in ("biased keys", "shared keys"):
     biases = (normal(HEADS, WIDTH), normal(HEADS, WIDTH))
     return inputs._replace(
       position_key=ring.position_keys(normal(slots, HEADS, WIDTH)),
       distance=scores.DistanceTerms(biases=biases),
     )
   if terms == "slopes":
-    slopes = jnp.asarray([0.5, 0.0625, 0.25])
+    slopes = jnp.asarray([0.5, 0.0625, 0.25, 0.125])
     return inputs._replace(distance=scores.DistanceTerms(slopes=slopes))
   if terms == "added":
     added = normal(HEADS, slots)
@@ -48,6 +50,7 @@ def defined_values(inputs: ring.Inputs) -> np.ndarray:
   value = np.asarray(inputs.value, np.float64)
   lanes, heads, segment_len, width = query.shape
   slots = key.shape[-1]
+  ring_heads = len(key) // lanes
   terms = inputs.distance
   biases = np.zeros((2, heads, width))
   if terms.biases is not None:
@@ -57,7 +60,7 @@ def defined_values(inputs: ring.Inputs) -> np.ndarray:
   result = np.zeros(query.shape)
   for lane, head, row in np.ndindex(lanes, heads, segment_len):
     own = query[lane, head, row]
-    place = lane * heads + head
+    place = lane * ring_heads + head * ring_heads // heads
     scored = {}
     for column in range(slots):
       distance = (int(inputs.slot) + row - column) % slots

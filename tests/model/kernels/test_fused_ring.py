@@ -20,7 +20,9 @@ from transformer_xl.model.kernels import ring
 
 
 @pytest.mark.some(6)
-@pytest.mark.parametrize("terms", ["biased keys", "slopes", "none"])
+@pytest.mark.parametrize(
+  "terms", ["biased keys", "shared keys", "slopes", "none"]
+)
 @pytest.mark.parametrize(
   ("segment_len", "slot"),
   [(32, 0), (32, 96), (32, 224), (256, 256)],

@@ -11,7 +11,7 @@ from tests.model.kernels import rings
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.kernels import ring
 
-TERMS = ("biased keys", "slopes", "added", "none")
+TERMS = ("biased keys", "shared keys", "slopes", "added", "none")
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ The slot after the newest key has the oldest one. So scores by distance become
 scores by slot when each row is rotated, which the hardware does; and nothing of
 size segment x ring leaves the chip.
 
-Shapes: B lanes, T queries, R slots, H heads, Dh head width.
+Shapes: B lanes, T queries, R slots, H heads, Dh head width; `ring` says which
+head of the ring each attends to.
 """
 
 import math
@@ -64,7 +65,8 @@ def ring_attention(
       arrays[name] = bias[:, None].astype(jnp.float32)
   if terms.slopes is not None:
     arrays["slopes"] = terms.slopes
-  blocks = _block_specs(rows, heads, head_dim, slots)
+  ring_heads = inputs.key.shape[0] // lanes
+  blocks = _block_specs(rows, (heads, ring_heads), head_dim, slots)
 
   def run(slot_ref: jax.Ref, *refs: jax.Ref) -> None:
     by_name = dict.fromkeys(blocks) | dict(
@@ -108,15 +110,21 @@ def _vmem_bytes(rows: int, head_dim: int, slots: int, itemsize: int) -> int:
 
 
 def _block_specs(
-  rows: int, heads: int, head_dim: int, slots: int
+  rows: int, heads: tuple[int, int], head_dim: int, slots: int
 ) -> dict[str, pl.BlockSpec]:
-  """Blocks of the arrays for a grid of [heads, lanes, blocks of queries]."""
+  """Blocks of the arrays for a grid of [heads, lanes, blocks of queries].
+
+  `heads` are those of the queries and those of the ring.
+  """
+  query_heads, ring_heads = heads
+  num_shares = query_heads // ring_heads
 
   def of_head(*shape: int) -> pl.BlockSpec:
     return pl.BlockSpec((None, *shape), lambda h, b, i, slot: (h, 0, 0))
 
   per_slot = pl.BlockSpec(
-    (None, head_dim, slots), lambda h, b, i, slot: (b * heads + h, 0, 0)
+    (None, head_dim, slots),
+    lambda h, b, i, slot: (b * ring_heads + h // num_shares, 0, 0),
   )
   return {
     "query": pl.BlockSpec(

@@ -4,9 +4,10 @@ Nothing moves in a ring of R slots: the T queries' own keys and values are in
 the slots from `slot` on, which do not pass the end, and the slot after them has
 the oldest.
 
-Shapes: B lanes, T queries, R slots, H heads, Dh head width. Lanes and heads of
-the ring are one axis, B * H. With slots as the last axis a CPU multiplies the
-row of a single token a third faster.
+Shapes: B lanes, T queries, R slots, H heads, Dh head width. The ring has G
+heads of keys and values, and H / G heads in a row attend to each. Lanes and
+heads of the ring are one axis, B * G. With slots as the last axis a CPU
+multiplies the row of a single token a third faster.
 """
 
 from typing import NamedTuple
@@ -75,14 +76,13 @@ def around(once: jt.Float[shapes.Array, "H Dh R"]) -> RingPositionKeys:
 
 def ring_attention(inputs: Inputs) -> shapes.RingQueries:
   """Attention of the segment to the whole ring."""
-  lanes, heads, segment_len, _ = inputs.query.shape
   slots = _Slots(jnp.zeros((), jnp.int32), inputs.key.shape[-1])
   scores = _scores(inputs, slots, _visible(inputs, slots))
   weights = jax.nn.softmax(scores, axis=-1).astype(inputs.query.dtype)
 
-  merged = weights.reshape(lanes * heads, segment_len, slots.size)
+  merged = _by_ring_heads(weights, inputs.value)
   rows = dense.on_matrix_units(merged)
-  values = jnp.einsum("btr,bdr->btd", rows, inputs.value)[:, :segment_len]
+  values = jnp.einsum("btr,bdr->btd", rows, inputs.value)[:, : merged.shape[1]]
   return values.reshape(inputs.query.shape)
 
 
@@ -104,6 +104,7 @@ def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
   many scores.
   """
   lanes, heads, segment_len, width = inputs.query.shape
+  ring_heads = inputs.key.shape[0] // lanes
   num_slots = inputs.key.shape[-1]
   rows, count = segment_len, num_slots
   num_scores = heads * segment_len * num_slots
@@ -120,8 +121,8 @@ def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
     )
     own = inputs._replace(
       query=query,
-      key=jax.lax.dynamic_slice_in_dim(inputs.key, lane * heads, heads),
-      value=jax.lax.dynamic_slice_in_dim(inputs.value, lane * heads, heads),
+      key=_of_lane(inputs.key, lane, ring_heads),
+      value=_of_lane(inputs.value, lane, ring_heads),
       reach=jax.lax.dynamic_slice(inputs.reach, (lane, first), (1, rows)),
       slot=inputs.slot + first,
     )
@@ -167,12 +168,12 @@ def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
   num_blocks = inputs.key.shape[-1] // count
   dtype = inputs.query.dtype
   *by_query, width = inputs.query.shape
-  lanes, heads, _ = by_query
+  ring_heads = inputs.value.shape[0]
   start = _Sums(
     largest=jnp.full(by_query, jnp.finfo(jnp.float32).min),
     values=jnp.zeros((*by_query, width + 1), jnp.float32),
   )
-  ones = jnp.ones((lanes, heads, count, 1), dtype)
+  ones = jnp.ones((ring_heads, count, 1), dtype)
 
   def attend(index: jax.Array, sums: _Sums) -> _Sums:
     slots = _Slots(index * count, count)
@@ -184,11 +185,11 @@ def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
       # A query that has seen nothing yet must not count what it does not see.
       weights = jnp.exp(scores - largest[..., None])
       weights = jnp.where(visible[:, None], weights, 0.0)
-      value = _of_slots(inputs.value, slots)
-      value = value.reshape(lanes, heads, width, count)
+      value = jnp.swapaxes(_of_slots(inputs.value, slots), 1, 2)
       # The product adds up the weights as well: that saves a pass over them.
-      value = jnp.concatenate([jnp.swapaxes(value, 2, 3), ones], axis=-1)
-      values = dense.product(weights.astype(dtype), value)
+      value = jnp.concatenate([value, ones], axis=-1)
+      rows = _by_ring_heads(weights.astype(dtype), value)
+      values = dense.product(rows, value).reshape(sums.values.shape)
       kept = jnp.exp(sums.largest - largest)
       return _Sums(largest, sums.values * kept[..., None] + values)
 
@@ -199,9 +200,23 @@ def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
   return (values / weight).astype(dtype)
 
 
+def _by_ring_heads(
+  rows: jt.Float[shapes.Array, "B H T width"], ring: jax.Array
+) -> jt.Float[shapes.Array, "BG rows width"]:
+  """The rows of all queries that attend to each head of the ring's lanes."""
+  return rows.reshape(ring.shape[0], -1, rows.shape[-1])
+
+
+def _of_lane(
+  ring: shapes.Ring, lane: jax.Array, heads: int
+) -> jt.Float[shapes.Array, "G Dh R"]:
+  """The keys or values of a lane, which has so many heads in the ring."""
+  return jax.lax.dynamic_slice_in_dim(ring, lane * heads, heads)
+
+
 def _of_slots(
   ring: shapes.Ring, slots: _Slots
-) -> jt.Float[shapes.Array, "BH Dh slots"]:
+) -> jt.Float[shapes.Array, "BG Dh slots"]:
   """The keys or values of some slots."""
   return jax.lax.dynamic_slice_in_dim(ring, slots.first, slots.size, axis=-1)
 
@@ -228,7 +243,8 @@ def _scores(
 ) -> jt.Float[shapes.Array, "B H T slots"]:
   """Scores of some slots; the lowest number where they are not visible."""
   query = inputs.query
-  lanes, heads, segment_len, width = query.shape
+  *by_query, width = query.shape
+  segment_len = query.shape[2]
   # Queries are scaled instead of scores, of which there are more.
   scale = jnp.asarray(width**-0.5, query.dtype)
   content_query = query
@@ -239,10 +255,9 @@ def _scores(
     content_query = query + content_bias[None, :, None]
     position_query = query + position_bias[None, :, None]
 
-  merged = (lanes * heads, segment_len, width)
-  content_query = (content_query * scale).reshape(merged)
+  content_query = _by_ring_heads(content_query * scale, inputs.key)
   scores = _products(content_query, _of_slots(inputs.key, slots))
-  scores = scores.reshape(lanes, heads, segment_len, slots.size)
+  scores = scores.reshape(*by_query, slots.size)
   if inputs.position_key is not None:
     scores += _position_scores(
       position_query * scale, inputs.position_key, inputs.slot, slots
