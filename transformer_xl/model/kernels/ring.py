@@ -170,7 +170,8 @@ def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
   *by_query, width = inputs.query.shape
   ring_heads = inputs.value.shape[0]
   start = _Sums(
-    largest=jnp.full(by_query, jnp.finfo(jnp.float32).min),
+    # Above the score of what is not visible, whose weight is then 0.
+    largest=jnp.full(by_query, jnp.finfo(jnp.float32).min / 2),
     values=jnp.zeros((*by_query, width + 1), jnp.float32),
   )
   ones = jnp.ones((ring_heads, count, 1), dtype)
@@ -182,9 +183,7 @@ def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
     def add(sums: _Sums) -> _Sums:
       scores = _scores(inputs, slots, visible)
       largest = jnp.maximum(sums.largest, jnp.max(scores, axis=-1))
-      # A query that has seen nothing yet must not count what it does not see.
       weights = jnp.exp(scores - largest[..., None])
-      weights = jnp.where(visible[:, None], weights, 0.0)
       value = jnp.swapaxes(_of_slots(inputs.value, slots), 1, 2)
       # The product adds up the weights as well: that saves a pass over them.
       value = jnp.concatenate([value, ones], axis=-1)
