@@ -161,3 +161,12 @@ def test_a_tpu_multiplies_a_row_on_its_matrix_units(monkeypatch):
     result = product(row)
     assert result.shape == (2, 1, 40)
     comparison.assert_close(result, want, roundings=30)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2])
+def test_a_tpu_multiplies_no_row_as_well_as_one(num_rows, monkeypatch):
+  """A memory that compresses to nothing has none."""
+  monkeypatch.setattr(hardware, "device_kind", lambda: "TPU v5 lite")
+  rows = jnp.ones((2, num_rows, 8))
+  found = dense.times(rows, jnp.ones((8, 3)))
+  np.testing.assert_array_equal(found, np.full((2, num_rows, 3), 8.0))

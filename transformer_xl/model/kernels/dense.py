@@ -72,7 +72,7 @@ def on_matrix_units(rows: jax.Array) -> jax.Array:
   XLA multiplies a single row on the vector units, which read a kernel several
   times as slowly as the memory gives it.
   """
-  if rows.shape[-2] > 1 or not hardware.device_kind().startswith("TPU"):
+  if rows.shape[-2] != 1 or not hardware.device_kind().startswith("TPU"):
     return rows
   rows = jnp.broadcast_to(rows, (*rows.shape[:-2], _TPU_ROWS, rows.shape[-1]))
   return jax.lax.optimization_barrier(rows)  # Else XLA sees they are one.
