@@ -126,14 +126,13 @@ class RingAttention(mixer.Mixer):
     if config.qkv_bias:
       bias: jax.Array = self.get_variable("params", "joined_bias")
       rows += bias.astype(rows.dtype)[None, None]
-    by_head = (*rows.shape[:2], config.num_kv_heads, -1, config.head_dim)
-    *_, key, value = jnp.moveaxis(rows.reshape(by_head), 3, 0)
-    query = rows.reshape(by_head)[:, :, :, :-2]
-    query = query.reshape(*rows.shape[:2], config.num_heads, config.head_dim)
+    by_token = rows.shape[:2]
+    heads = rows.reshape(*by_token, config.num_kv_heads, -1, config.head_dim)
+    query = heads[:, :, :, :-2].reshape(*by_token, -1, config.head_dim)
     query = parameters.normalised_heads(self, "query", query)
-    key = parameters.normalised_heads(self, "key", key)
+    key = parameters.normalised_heads(self, "key", heads[:, :, :, -2])
     query = jnp.swapaxes(query, 1, 2)
-    written = Cache(_slots(key), _slots(value))
+    written = Cache(_slots(key), _slots(heads[:, :, :, -1]))
 
     # Positions count from the first token that was read, so that a key is
     # placed once.
