@@ -55,8 +55,9 @@ def tokens_of(num_lanes):
 
 def theirs(model, tokens):
   with torch.no_grad():
-    logits = model(torch.tensor(tokens)).logits.float()
-  return torch.log_softmax(logits, dim=-1).numpy()
+    logits = model(torch.tensor(tokens)).logits
+  widest = torch.promote_types(logits.dtype, torch.float32)
+  return torch.log_softmax(logits.to(widest), dim=-1).numpy()
 
 
 def ours(model, tokens, stops=()):
