@@ -22,7 +22,6 @@ import tempfile
 import numpy as np
 
 import transformer_xl
-from tests.importers import beside_transformers
 from tests.importers import decoders_by_hand
 
 NUM_LANES = 3
@@ -53,6 +52,8 @@ def main() -> None:
 
 def compare_types() -> None:
   """Prints a row for each type, with a cell for each format of files."""
+  from tests.importers import beside_transformers
+
   sizes = " / ".join(beside_transformers.SIZES)
   print(f"| {sizes} | {' | '.join(beside_transformers.FORMATS)} |")
   print("|---" * (1 + len(beside_transformers.FORMATS)) + "|")
@@ -69,6 +70,8 @@ def compare_types() -> None:
 
 def largest_difference(name: str, size: str, dtype: str) -> float:
   """Of the log-probabilities of a model, in nats."""
+  from tests.importers import beside_transformers
+
   tokens = beside_transformers.tokens_of(NUM_LANES)
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(temporary)
@@ -86,6 +89,8 @@ def largest_difference(name: str, size: str, dtype: str) -> float:
 
 def expand(file: pathlib.Path, folder: pathlib.Path) -> None:
   """Writes the model and the tokenizer of a GGUF file as a folder, float32."""
+  from tests.importers import beside_transformers
+
   transformers = beside_transformers.transformers
   source = {"gguf_file": file.name}
   kind = transformers.AutoModelForCausalLM
@@ -103,6 +108,8 @@ def expand(file: pathlib.Path, folder: pathlib.Path) -> None:
 
 def compare_on_a_text(folder: pathlib.Path, text: str) -> None:
   """Prints how a model's tokens, log-probabilities and greedy text differ."""
+  from tests.importers import beside_transformers
+
   transformers = beside_transformers.transformers
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   theirs = transformers.AutoModelForCausalLM.from_pretrained(

@@ -21,13 +21,15 @@ import os
 import sys
 import types
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
 from transformer_xl.analysis import recall
 from transformer_xl.data import token_file
+
+if TYPE_CHECKING:
+  import torch
 
 WIDTH = 64
 RATES = (1e-4, 4.6e-4, 2.2e-3, 1e-2)  # numpy.logspace(-4, -2, 4)
@@ -38,8 +40,8 @@ UNMARKED = -100  # The label of what is no answer, for PyTorch's loss.
 class Rows(NamedTuple):
   """The documents of a split, one a row, padded to the longest."""
 
-  inputs: torch.Tensor  # [N, L]
-  labels: torch.Tensor  # [N, L], of the next tokens that are answers.
+  inputs: "torch.Tensor"  # [N, L]
+  labels: "torch.Tensor"  # [N, L], of the next tokens that are answers.
   bins: list[np.ndarray]  # Indices of the answers by distance.
   distances: list[list[int]]  # The least and greatest of each bin.
   num_tokens: int
@@ -56,6 +58,9 @@ def main() -> None:
   parser.add_argument("--batch_size", type=int, default=102, help="documents")
   parser.add_argument("--num_seeds", type=int, default=5)
   options = parser.parse_args()
+  # Late, so that --help needs no PyTorch.
+  import torch
+
   _prepare_zoology()
   train, valid, test = (
     read(options.dataset, split) for split in ("train", "valid", "test")
@@ -63,7 +68,9 @@ def main() -> None:
   vocab_size = token_file.read_meta(options.dataset)["vocabulary"]["size"]
   for layer in options.layers.split(","):
 
-    def trained(rate: float, seed: int, layer: str = layer) -> torch.nn.Module:
+    def trained(
+      rate: float, seed: int, layer: str = layer
+    ) -> "torch.nn.Module":
       torch.manual_seed(seed)
       model = make_model(layer, vocab_size, train.inputs.shape[1])
       fit(model, train, options, rate=rate, seed=seed)
@@ -95,6 +102,7 @@ def _prepare_zoology() -> None:
   has one class from it, which does nothing at its rate, 0. And its embeddings
   are on a GPU unless they are told otherwise.
   """
+  import torch
 
   class StochasticDepth(torch.nn.Identity):
     def __init__(self, rate: float, mode: str) -> None:
@@ -115,6 +123,8 @@ def _prepare_zoology() -> None:
 
 def read(dataset: str, split: str) -> Rows:
   """The documents of a split, as zoology has them."""
+  import torch
+
   file, answers = recall.open_answers(dataset, split)
   ends = [*file.documents[1:], len(file.tokens)]
   lengths = np.diff([*file.documents, len(file.tokens)])
@@ -137,7 +147,7 @@ def read(dataset: str, split: str) -> Rows:
   )
 
 
-def make_model(layer: str, vocab_size: int, length: int) -> torch.nn.Module:
+def make_model(layer: str, vocab_size: int, length: int) -> "torch.nn.Module":
   """A model of zoology's figure 2, with their settings."""
   from zoology import config as config_lib
   from zoology import model as model_lib
@@ -180,7 +190,7 @@ def make_model(layer: str, vocab_size: int, length: int) -> torch.nn.Module:
 
 
 def fit(
-  model: torch.nn.Module,
+  model: "torch.nn.Module",
   rows: Rows,
   options: argparse.Namespace,
   *,
@@ -188,6 +198,8 @@ def fit(
   seed: int,
 ) -> None:
   """Trains as zoology does: AdamW, and a cosine to 0."""
+  import torch
+
   per_document = rows.num_tokens / len(rows.inputs)
   steps = round(options.num_tokens / per_document / options.batch_size)
   optimizer = torch.optim.AdamW(
@@ -210,8 +222,10 @@ def fit(
 
 def _batches(
   rows: Rows, options: argparse.Namespace, seed: int
-) -> Iterator[torch.Tensor]:
+) -> Iterator["torch.Tensor"]:
   """Indices of documents, in a new order each epoch."""
+  import torch
+
   generator = torch.Generator().manual_seed(seed)
   while True:
     order = torch.randperm(len(rows.inputs), generator=generator)
@@ -220,8 +234,10 @@ def _batches(
         yield index
 
 
-def right(model: torch.nn.Module, rows: Rows) -> np.ndarray:
+def right(model: "torch.nn.Module", rows: Rows) -> np.ndarray:
   """Whether each answer is the likeliest token there, in the text's order."""
+  import torch
+
   model.eval()
   found = []
   with torch.inference_mode():
