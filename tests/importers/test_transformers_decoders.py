@@ -17,8 +17,6 @@ from transformer_xl.model.mixers import mixer
 torch, transformers = in_pytorch.torch, in_pytorch.transformers
 pytestmark = pytest.mark.filterwarnings("default")
 
-LIMIT = 1e-4  # Of a log-probability.
-
 
 @pytest.mark.parametrize("dtype", beside_transformers.FORMATS)
 @pytest.mark.parametrize("size", beside_transformers.SIZES)
@@ -31,7 +29,9 @@ def test_an_import_equals_transformers(name, size, dtype, tmp_path):
   mine = transformer_xl.load(tmp_path)
   for stops in beside_transformers.STOPS:
     found = beside_transformers.ours(mine, tokens, stops)
-    np.testing.assert_allclose(found, expected, atol=LIMIT, rtol=0)
+    np.testing.assert_allclose(
+      found, expected, atol=beside_transformers.LIMIT, rtol=0
+    )
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
@@ -112,7 +112,9 @@ def test_transformers_loads_an_export_without_our_code(name, tmp_path):
   mine = transformer_xl.load(workdir)
   expected = beside_transformers.theirs(loaded.eval(), tokens)
   found = beside_transformers.ours(mine, tokens)
-  np.testing.assert_allclose(found, expected, atol=LIMIT, rtol=0)
+  np.testing.assert_allclose(
+    found, expected, atol=beside_transformers.LIMIT, rtol=0
+  )
   tokenizer = transformers.AutoTokenizer.from_pretrained(target)
   text = "Größe, 1 2 3\n"
   said = tokenizer.apply_chat_template(
