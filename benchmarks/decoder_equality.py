@@ -41,6 +41,8 @@ def main() -> None:
   if options.weights is None:
     compare_types()
     return
+  if options.text is None:
+    parser.error("--weights are compared on a text: name a file, --text=FILE.")
   text = options.text.read_text("utf-8")
   with tempfile.TemporaryDirectory() as temporary:
     folder = options.weights
@@ -69,7 +71,7 @@ def compare_types() -> None:
 
 
 def largest_difference(name: str, size: str, dtype: str) -> float:
-  """Of the log-probabilities of a model, in nats."""
+  """Returns by how many nats log-probabilities of a model differ at most."""
   from tests.importers import beside_transformers
 
   tokens = beside_transformers.tokens_of(NUM_LANES)

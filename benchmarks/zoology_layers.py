@@ -83,7 +83,7 @@ def main() -> None:
     found = [right(model, test) for model in (models[best], *others)]
     line = {
       "layer": layer,
-      "num_parameters": sum(one.numel() for one in others[0].parameters()),
+      "num_parameters": sum(one.numel() for one in models[best].parameters()),
       "valid_by_rate": by_rate,
       "rate": best,
       "right": [share(one) for one in found],

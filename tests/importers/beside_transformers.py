@@ -17,7 +17,7 @@ LENGTH = 160
 STOPS = ((), (64, 100, 101, 102))
 # Number formats of the file; both sides compute in float32.
 FORMATS = ("float32", "float16", "bfloat16")
-LIMIT = 1e-4  # Of a log-probability.
+LIMIT = 1e-4  # Log-probabilities may differ by as many nats.
 
 
 def fields(name, size):

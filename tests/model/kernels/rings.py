@@ -7,7 +7,7 @@ from transformer_xl.model import scores
 from transformer_xl.model.kernels import ring
 
 LANES, HEADS, WIDTH = 2, 4, 16
-SHARED_HEADS = 2  # Of keys and values, with the terms "shared keys".
+SHARED_HEADS = 2  # With "shared keys" a ring has as many, for all of HEADS.
 
 
 def arguments(

@@ -66,7 +66,8 @@ def ring_attention(
   if terms.slopes is not None:
     arrays["slopes"] = terms.slopes
   ring_heads = inputs.key.shape[0] // lanes
-  blocks = _block_specs(rows, (heads, ring_heads), head_dim, slots)
+  num_shares = heads // ring_heads
+  blocks = _block_specs(rows, ring_heads, num_shares, head_dim, slots)
 
   def run(slot_ref: jax.Ref, *refs: jax.Ref) -> None:
     by_name = dict.fromkeys(blocks) | dict(
@@ -110,14 +111,12 @@ def _vmem_bytes(rows: int, head_dim: int, slots: int, itemsize: int) -> int:
 
 
 def _block_specs(
-  rows: int, heads: tuple[int, int], head_dim: int, slots: int
+  rows: int, ring_heads: int, num_shares: int, head_dim: int, slots: int
 ) -> dict[str, pl.BlockSpec]:
   """Blocks of the arrays for a grid of [heads, lanes, blocks of queries].
 
-  `heads` are those of the queries and those of the ring.
+  `num_shares` heads of queries attend to each of the ring's.
   """
-  query_heads, ring_heads = heads
-  num_shares = query_heads // ring_heads
 
   def of_head(*shape: int) -> pl.BlockSpec:
     return pl.BlockSpec((None, *shape), lambda h, b, i, slot: (h, 0, 0))
