@@ -137,6 +137,88 @@ class _Member:
       self._board.is_left_alone.wait(_LAST_SECONDS)
 
 
+class _Call:
+  """The attempts of a process to reach process 0, until it answers.
+
+  Attributes:
+    line: to process 0, as soon as somebody listens there. It begins with the
+      greeting, which says who calls and how many are to come.
+  """
+
+  def __init__(
+    self,
+    address: str,
+    host_and_port: tuple[str, int],
+    greeting: dict,
+    limit: float,
+  ):
+    self.line: switchboard.Line | None = None
+    self._address = address
+    self._host_and_port = host_and_port
+    self._greeting = greeting
+    self._limit = limit
+    self._missing = [0]
+    self._start = self._said = self._strange_since = time.monotonic()
+
+  def is_late(self) -> bool:
+    return time.monotonic() - self._start > self._limit
+
+  def missing(self) -> str:
+    """Names the processes that have not come."""
+    return f"{switchboard.named(self._missing)} of {self._greeting['of']}"
+
+  def messages(self) -> list[dict]:
+    """What process 0 says; waits up to a second for it.
+
+    Raises:
+      UserError: another program answers instead.
+    """
+    self._say()
+    try:
+      if self.line is None:
+        self.line = _call(*self._host_and_port)
+        self.line.send(**self._greeting)
+    except OSError:  # Nobody listens yet, or the name is not known yet.
+      self._strange_since = time.monotonic()
+      time.sleep(_RETRY_SECONDS)
+      return []
+    try:
+      messages = self.line.receive()
+    except ConnectionError:
+      self.line.close()
+      self.line = None
+      self._missing = [0]
+      time.sleep(_RETRY_SECONDS)
+      return []
+    if messages:
+      self._strange_since = time.monotonic()
+    for message in messages:
+      self._missing = message.get("missing") or self._missing
+    return messages
+
+  def _say(self) -> None:
+    """Logs who is missing, now and then."""
+    now = time.monotonic()
+    if now - self._strange_since > _STRANGER_SECONDS and self.line is None:
+      raise errors.UserError(
+        f"at --coordinator={self._address} another program answers instead of "
+        "process 0: give all processes a port of that host that is free."
+      )
+    if now - self._said > _SAY_SECONDS:
+      self._said = now
+      logging.info(
+        "Waiting for %s at %s (%.0f of %.0f s).",
+        *(self.missing(), self._address, now - self._start, self._limit),
+      )
+
+
+def _refusal(message: dict) -> errors.UserError | errors.LostProcessError:
+  """The error that process 0 tells all processes."""
+  if message["status"] == 2:
+    return errors.UserError(message["refused"])
+  return errors.LostProcessError(message["refused"], message["status"])
+
+
 # Like JAX's own state, it is that of the process.
 _member: _Member | None = None
 
@@ -177,64 +259,34 @@ def join(
       taken = error  # Perhaps by another process that was given number 0.
   waits = not mistake and taken is None
   limit = JOIN_SECONDS if waits else switchboard.REFUSAL_SECONDS
-  start = said = strange_since = time.monotonic()
-  line: switchboard.Line | None = None
-  missing = [0]
-  while True:
-    now = time.monotonic()
-    names = f"{switchboard.named(missing)} of {count}"
-    if now - start > limit:
-      if taken is not None:
-        raise taken
-      if mistake:
-        return
-      raise errors.LostProcessError(
-        f"{names} did not join at {address} within {limit:.0f} s: look at its "
-        "log, and start the same command in all processes again."
-      )
-    if now - strange_since > _STRANGER_SECONDS and line is None:
-      raise errors.UserError(
-        f"at --coordinator={address} another program answers instead of "
-        "process 0: give all processes a port of that host that is free."
-      )
-    if now - said > _SAY_SECONDS:
-      said = now
-      logging.info(
-        "Waiting for %s at %s (%.0f of %.0f s).",
-        *(names, address, now - start, limit),
-      )
-    try:
-      if line is None:
-        line = _call(host, int(port))
-        line.send(process=number, of=count, mistake=mistake, status=status)
-    except OSError:  # Nobody listens yet, or the name is not known yet.
-      strange_since = now
-      time.sleep(_RETRY_SECONDS)
-      continue
-    try:
-      messages = line.receive()
-    except ConnectionError:
-      line.close()
-      line = None
-      missing = [0]
-      time.sleep(_RETRY_SECONDS)
-      continue
-    if messages:
-      strange_since = now
-    for message in messages:
-      missing = message.get("missing") or missing
+  greeting = {
+    "process": number,
+    "of": count,
+    "mistake": mistake,
+    "status": status,
+  }
+  call = _Call(address, (host, int(port)), greeting, limit)
+  while not call.is_late():
+    for message in call.messages():
       if "refused" in message:
         if board is not None:
           board.is_over.wait()  # The others are still told.
         if mistake:
           return
-        if message["status"] == 2:
-          raise errors.UserError(message["refused"])
-        raise errors.LostProcessError(message["refused"], message["status"])
+        raise _refusal(message)
       if "joined" in message:
-        _member = _Member(line, board)
+        assert call.line is not None
+        _member = _Member(call.line, board)
         atexit.register(leave)
         return
+  if taken is not None:
+    raise taken
+  if mistake:
+    return
+  raise errors.LostProcessError(
+    f"{call.missing()} did not join at {address} within {limit:.0f} s: look at "
+    "its log, and start the same command in all processes again."
+  )
 
 
 def is_one_of_several() -> bool:
