@@ -100,41 +100,9 @@ class Mamba2(mixer.Mixer):
     own = config.own(Mamba2.Fields)
     num_heads = config.num_heads
     lanes, segment_len, _ = hidden.shape
-    dropout_lanes = shared.dropout_lanes
     width = num_heads * own.value_dim
     rows = norm(hidden)
-
-    def project(name: str, size: int, split: str) -> jax.Array:
-      kernel = self.matrix(
-        name,
-        (config.model_dim, size),
-        split=split,
-        dropout_lanes=dropout_lanes,
-      )
-      return dense.times(rows, kernel)
-
-    # All heads share keys and queries.
-    joined = jnp.concatenate(
-      [
-        project("value", width, "columns"),
-        project("key", own.state_dim, "inputs"),
-        project("query", own.state_dim, "inputs"),
-      ],
-      axis=2,
-    )
-    taps = self.param(
-      "convolution",
-      short_convolution.draw_taps,
-      (short_convolution.LENGTH, joined.shape[2]),
-      jnp.float32,
-    )
-    convolved, latest = short_convolution.convolve(
-      joined,
-      state.rows,
-      taps.astype(config.dtype),
-      shared,
-      bias=self.vector("convolution_bias", joined.shape[2]),
-    )
+    convolved, latest = self._convolved(rows, state, shared)
     ends = (width, width + own.state_dim)
     value, key, query = jnp.split(convolved, ends, axis=2)
     value = value.reshape(lanes, segment_len, num_heads, own.value_dim)
@@ -162,15 +130,66 @@ class Mamba2(mixer.Mixer):
 
     skip = self.param("skip_scale", nn.initializers.ones, (num_heads,))
     outputs = outputs + skip[None, None, :, None] * value
-    gate = project("gate", width, "columns").astype(jnp.float32)
+    gate = self._project(rows, "gate", width, "columns", shared)
+    gate = gate.astype(jnp.float32)
     gated = outputs.reshape(lanes, segment_len, width) * nn.silu(gate)
     scale = self.param("value_scale", nn.initializers.ones, (width,))
     normed = norm_lib.rms_norm(gated, scale, config.layer_norm_epsilon)
     by_head = normed.astype(config.dtype).reshape(value.shape)
     mixed = parameters.project_output(
-      self, by_head, dropout_lanes=dropout_lanes
+      self, by_head, dropout_lanes=shared.dropout_lanes
     )
     return mixed, mixer.Kept(Memory(states, latest))
+
+  def _convolved(
+    self, rows: shapes.Hidden, state: Memory, shared: mixer.Shared
+  ) -> tuple[
+    jt.Float[shapes.Array, "B T channels"],
+    jt.Float[shapes.Array, "B before channels"],
+  ]:
+    """Values, the key and the query of all heads, and the rows to remember."""
+    own = self.config.own(Mamba2.Fields)
+    width = self.config.num_heads * own.value_dim
+    kinds = (
+      ("value", width, "columns"),
+      ("key", own.state_dim, "inputs"),
+      ("query", own.state_dim, "inputs"),
+    )
+    projected = [
+      self._project(rows, name, size, split, shared)
+      for name, size, split in kinds
+    ]
+    joined = jnp.concatenate(projected, axis=2)
+    channels = joined.shape[2]
+    taps = self.param(
+      "convolution",
+      short_convolution.draw_taps,
+      (short_convolution.LENGTH, channels),
+      jnp.float32,
+    )
+    return short_convolution.convolve(
+      joined,
+      state.rows,
+      taps.astype(self.config.dtype),
+      shared,
+      bias=self.vector("convolution_bias", channels),
+    )
+
+  def _project(
+    self,
+    rows: shapes.Hidden,
+    name: str,
+    size: int,
+    split: str,
+    shared: mixer.Shared,
+  ) -> jt.Float[shapes.Array, "B T size"]:
+    kernel = self.matrix(
+      name,
+      (self.config.model_dim, size),
+      split=split,
+      dropout_lanes=shared.dropout_lanes,
+    )
+    return dense.times(rows, kernel)
 
   @staticmethod
   def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
