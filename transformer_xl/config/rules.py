@@ -5,13 +5,10 @@ A broken rule is a UserError that names the values and what to set instead.
 
 import itertools
 import math
-import operator
-from typing import Any
 
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl.config import fields
 from transformer_xl.config import layer_rules
 from transformer_xl.config import registry
 from transformer_xl.config import schema
@@ -47,14 +44,15 @@ _AVERAGES = {"ema": "train.ema_decay", "asgd": "train.asgd_start_step"}
 def check(config: schema.ExperimentConfig) -> None:
   """Raises a UserError for the first rule that the values break."""
   for name, declared in schema.all_fields().items():
-    value = _get(config, name)
+    value = config.value_of(name)
     if declared.rule is not None and not declared.rule.holds(value):
       raise errors.UserError(
         f"{name} must be {declared.rule.text}: it is {value!r}; set "
         f"--config.{name}."
       )
   for name, memory in _WITHOUT_MEMORY.items():
-    _check_no_memory(config, name, memory)
+    length = config.value_of(memory)
+    _check_no_memory(name, config.value_of(name), memory, length)
   layer_rules.check(config.model)
   _check_model(config.model)
   _check_clamps(config.model, config.train, config.eval)
@@ -81,9 +79,9 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
   if mode == "train":  # Variants may have other layers and encodings.
     idle |= _fields_of_other_layers(config.model)
   for name, needed in idle.items():
-    if _is_set(config, name):
+    if config.is_set(name):
       logging.warning(
-        "%s=%s has no effect without %s.", name, _get(config, name), needed
+        "%s=%s has no effect without %s.", name, config.value_of(name), needed
       )
   if mode == "train":
     _warn_of_idle_updates(config.train)
@@ -165,7 +163,10 @@ def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
   if mode != "train" and mode not in _TRAIN_VARIANTS:
     return
   if config.train.eval_every_steps:
-    _check_no_memory(config, "eval.context_len", "train.mem_len")
+    length = config.train.mem_len
+    _check_no_memory(
+      "eval.context_len", evaluation.context_len, "train.mem_len", length
+    )
   average = evaluation.parameters
   if average != "raw" and not config.train.average_kind:
     raise errors.UserError(
@@ -282,29 +283,9 @@ def _fields_of_other_layers(model: schema.ModelConfig) -> dict[str, str]:
   return idle
 
 
-def _is_set(config: schema.ExperimentConfig, name: str) -> bool:
-  """Whether a field has another value than its default, and not zero.
-
-  Zero turns off what a setting does, so nothing is lost without its effect.
-  """
-  value = _get(config, name)
-  default = schema.all_fields()[name].default
-  if isinstance(default, fields.SameAs):
-    group, _, _ = name.rpartition(".")
-    default = _get(config, f"{group}.{default.leader}")
-  return bool(value) and value != default
-
-
-def _get(config: schema.ExperimentConfig, name: str) -> Any:
-  """The value of a field by its path, such as `model.num_layers`."""
-  return operator.attrgetter(name)(config)
-
-
 def _check_no_memory(
-  config: schema.ExperimentConfig, name: str, memory: str
+  name: str, value: float, memory: str, length: int | tuple[int, ...]
 ) -> None:
-  value = _get(config, name)
-  length = _get(config, memory)
   if value and length not in (0, (0,)):
     raise errors.UserError(
       f"{name}={value} is for models without memory, but {memory} is "

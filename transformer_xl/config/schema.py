@@ -9,6 +9,7 @@ Lengths are in tokens; batch sizes are in lanes and global.
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -104,6 +105,37 @@ class ExperimentConfig(fields.Group):
     divisors = [*small, *(interval // n for n in small)]
     return max(n for n in divisors if n <= self.train.segments_per_call)
 
+  def value_of(self, name: str) -> Any:
+    """The value of a field by its path, such as `model.num_layers`."""
+    return operator.attrgetter(name)(self)
+
+  def is_set(self, name: str) -> bool:
+    """Whether a field has another value than its default, and not zero.
+
+    Zero turns off what a setting does, so nothing is lost without its effect.
+    """
+    value = self.value_of(name)
+    default = all_fields()[name].default
+    if isinstance(default, fields.SameAs):
+      group, _, _ = name.rpartition(".")
+      default = self.value_of(f"{group}.{default.leader}")
+    return bool(value) and value != default
+
+  def as_saved(self) -> dict[str, Any]:
+    """The values as `config.json` has them.
+
+    Fields of extensions that the run does not use are left out, so that it can
+    be read without them.
+    """
+    tree = dataclasses.asdict(self)
+    used = {(part.kind, part.name) for part in parts(self.model, self.train)}
+    for section, kinds in OWN_GROUPS.items():
+      for kind in kinds:
+        for name in kind.groups():
+          if kind.is_foreign(name) and (kind.kind, name) not in used:
+            tree[section].pop(name, None)
+    return tree
+
 
 def config_type() -> type[ExperimentConfig]:
   """The class of a run's configuration, with the fields of all that there is.
@@ -196,22 +228,6 @@ def parts(model: ModelConfig, train: TrainConfig) -> list[Part]:
     Part(registry.schedules.kind, train.schedule),
     Part(registry.trackers.kind, train.tracker),
   ]
-
-
-def as_saved(config: ExperimentConfig) -> dict[str, Any]:
-  """A configuration as `config.json` has it.
-
-  Fields of extensions that the run does not use are left out, so that it can be
-  read without them.
-  """
-  tree = dataclasses.asdict(config)
-  used = {(part.kind, part.name) for part in parts(config.model, config.train)}
-  for section, kinds in OWN_GROUPS.items():
-    for kind in kinds:
-      for name in kind.groups():
-        if kind.is_foreign(name) and (kind.kind, name) not in used:
-          tree[section].pop(name, None)
-  return tree
 
 
 def choices(name: str) -> tuple[str, ...]:

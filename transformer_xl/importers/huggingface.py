@@ -6,7 +6,6 @@ transformers 5 has no TransfoXL. `decoders` describes models of today.
 """
 
 import json
-import operator
 import os
 import pathlib
 import re
@@ -264,7 +263,7 @@ def own_fields(config: schema.ExperimentConfig) -> mapping.Fields:
   """
   result: mapping.Fields = {}
   for path in (*REQUIRED, *optional_fields()):
-    value = operator.attrgetter(path)(config)
+    value = config.value_of(path)
     if path in REQUIRED or value != schema.all_fields()[path].default:
       *groups, name = path.split(".")
       target = result

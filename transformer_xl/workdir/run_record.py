@@ -36,7 +36,7 @@ def record(
   are from; None if they were drawn, or imported.
   """
   path = os.path.join(storage.local(workdir), "config.json")
-  current = schema.as_saved(config)
+  current = config.as_saved()
   needed = extensions.needed(config.model, config.train)
   sessions: list[metrics_log.Json] = []
   if os.path.exists(path):
@@ -84,7 +84,7 @@ def log_changes(config: schema.ExperimentConfig, workdir: str) -> None:
   if saved is None:
     return
   last, _ = saved
-  current = json.loads(json.dumps(schema.as_saved(config)))
+  current = json.loads(json.dumps(config.as_saved()))
   for name, value in flat(current).items():
     old = last.get(name, "absent")
     if old != value:

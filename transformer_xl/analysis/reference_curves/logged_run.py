@@ -2,7 +2,6 @@
 
 import json
 import math
-import operator
 import pathlib
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -89,8 +88,8 @@ def first_difference(
 ) -> str:
   """Describes the first of the fields in which two configurations differ."""
   for name in names:
-    value = operator.attrgetter(name)(config)
-    other = operator.attrgetter(name)(reference)
+    value = config.value_of(name)
+    other = reference.value_of(name)
     if value != other:
       return f"config.{name} is {value!r}, the reference has {other!r}."
   return ""
