@@ -139,7 +139,8 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
   it otherwise. A new row stands behind those that take as long, because they
   differ in the number of updates at most, and has their times. Another one has
   the times of its study, which should therefore begin with the variant that the
-  stored rows begin with.
+  stored rows begin with. If it replaces all stored rows, what is said of all is
+  the study's.
 
   Raises:
     UserError: the study was not measured on the same text.
@@ -172,8 +173,23 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
     rows.insert(place, new)
 
   result = stored | {"rows": rows}
+  measured = {row["name"] for row in study["rows"]}
+  if measured.issuperset(row["name"] for row in stored["rows"]):
+    result |= _about_all(study)
+    result["config"]["data"]["dir"] = data_dir
   compare(result)
   return result
+
+
+def _about_all(study: dict[str, Any]) -> dict[str, Any]:
+  """What a study says of all its rows."""
+  first = study["rows"][0]
+  timed_with = {name: first[name] for name in ("commit", "device", "date")}
+  return {
+    "seeds": study["seeds"],
+    "config": study["config"],
+    "timed_with": timed_with,
+  }
 
 
 def compare(result: dict[str, Any]) -> None:

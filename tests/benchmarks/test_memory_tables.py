@@ -110,6 +110,24 @@ def test_a_row_of_the_same_name_is_replaced(stored):
   assert result["rows"] == stored["rows"]
 
 
+def test_a_study_of_all_rows_says_what_is_true_of_all(stored):
+  study = copy.deepcopy(stored)
+  study["seeds"] = [7, 8]
+  study["config"]["data"]["dir"] = "/home/data"
+  study["config"]["train"]["num_steps"] += 1
+  study["rows"][0]["commit"] = "of the study"
+  result = memory_tables.merged(stored, study)
+  assert result["seeds"] == [7, 8]
+  assert result["timed_with"]["commit"] == "of the study"
+  assert result["config"]["data"]["dir"] == stored["config"]["data"]["dir"]
+  assert result["config"]["train"] == study["config"]["train"]
+
+  partly = memory_tables.merged(stored, alone(study, LONGER))
+  assert partly["seeds"] == stored["seeds"]
+  assert partly["config"] == stored["config"]
+  assert partly["timed_with"] == stored["timed_with"]
+
+
 def test_a_row_gains_the_seeds_that_are_new(stored):
   fewer = without(stored, LONGER)
   study = alone(stored, LONGER)
