@@ -56,7 +56,7 @@ class FeedForward(nn.Module):
         return result
       of_bias = "features" if split == "columns" else "whole"
       bias = parameters.vector(self, f"{name}_bias", width, split=of_bias)
-      return result + bias[None, None]
+      return dense.plus(result, bias)
 
     inner = projected("in", hidden, config.ff_dim, "columns")
     if is_gated:

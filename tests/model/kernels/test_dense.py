@@ -72,6 +72,24 @@ def test_products_and_gradients_are_those_of_float64(shape, dtype):
     comparison.assert_close(gradient, want, roundings=roundings)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_gradient_of_a_bias_is_that_of_float64(dtype):
+  rows, _, weights = _factors((70, 40, 40), dtype)
+  bias = jnp.arange(40, dtype=rows.dtype)
+  result, differentiate = jax.vjp(dense.plus, rows, bias)
+  np.testing.assert_array_equal(result, rows + bias[None, None])
+  text = str(jax.make_jaxpr(differentiate)(weights))
+  assert ("optimization_barrier" in text) == (dtype == "bfloat16")
+
+  of_rows, of_bias = differentiate(weights)
+  assert of_bias.dtype == dtype
+  np.testing.assert_array_equal(of_rows, weights)
+  want = np.asarray(weights, np.float64).sum(axis=(0, 1))
+  # Sums of 70 numbers; in bfloat16 it is the result that is rounded.
+  roundings = 2 if dtype == "bfloat16" else 70
+  comparison.assert_close(of_bias, want, roundings=roundings)
+
+
 def test_only_the_gradient_transposes_the_table():
   rows = jnp.ones((1, 128, 8), jnp.bfloat16)
   table = jnp.ones((300, 8), jnp.bfloat16)
