@@ -76,5 +76,9 @@ def test_text_is_prepared(scripts):
 def test_ctrl_c_during_the_imports_is_one_line(scripts, tmp_path, name):
   (tmp_path / "numpy.py").write_text(test_interrupts.SLOW_MODULE)
   path = os.pathsep.join([str(tmp_path), str(test_main.ROOT)])
-  lines = test_interrupts.interrupted([str(scripts / name)], PYTHONPATH=path)
+  lines = test_interrupts.interrupted(
+    [str(scripts / name)],
+    PYTHONPATH=path,
+    XLA_FLAGS="",  # They are read by a process of their own, which would sleep.
+  )
   assert lines == [test_interrupts.LAST]
