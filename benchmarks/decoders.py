@@ -276,6 +276,7 @@ def _our_update(folder: str, dtype: str) -> float:
     state = create_state()
     memory = create_memory()
     update = programs.update(config.recipe, mesh)
+    numbers = programs.numbers(config.recipe)
     ids = jnp.array([_tokens(LANES * PART + 1)])
     segment = segment_lib.Segment(
       ids[:, :-1].reshape(1, LANES, PART),
@@ -286,7 +287,7 @@ def _our_update(folder: str, dtype: str) -> float:
     times = []
     for _ in range(1 + UPDATES):
       start = time.perf_counter()
-      state, memory, _ = update(state, memory, segment)
+      state, memory, _ = update(numbers, state, memory, segment)
       jax.block_until_ready(state)
       times.append(time.perf_counter() - start)
   return statistics.median(times[1:])

@@ -110,14 +110,17 @@ class _Training:
       self._carry = state, memory
       self._segments = _segments(work, self._mesh, count)
       update = programs.update(config.recipe, self._mesh)
-      compiled = _Compiled(update, state, memory, self._segments)
+      self._numbers = programs.numbers(config.recipe)
+      compiled = _Compiled(update, self._numbers, state, memory, self._segments)
     self._update = compiled.call
     self.compile_seconds = compiled.seconds
     self.peak_bytes = compiled.peak_bytes
     self()
 
   def __call__(self) -> float:
-    state, memory, metrics = self._update(*self._carry, self._segments)
+    state, memory, metrics = self._update(
+      self._numbers, *self._carry, self._segments
+    )
     self._carry = state, memory
     sums = jax.device_get(metrics.sums)
     return float(sums.nll[-1] / sums.num_tokens[-1])

@@ -12,9 +12,13 @@ def nothing(monkeypatch):
 
 def tenfold_rate(monkeypatch):
   """The learning rate is ten times what the configuration says."""
-  _update_with(
-    monkeypatch, "train", lambda c: {"learning_rate": 10 * c.learning_rate}
-  )
+  numbers = programs.numbers
+
+  def ten_times(recipe):
+    own = numbers(recipe)
+    return own._replace(learning_rate=10 * own.learning_rate)
+
+  monkeypatch.setattr(programs, "numbers", ten_times)
 
 
 def much_dropout(monkeypatch):

@@ -49,7 +49,9 @@ def train(data_dir, axes, **updates):
       mesh_lib.segments(mesh),
     )
     update = programs.update(config.recipe, mesh)
-    state, _, metrics = update(*sharded.start(config, mesh), segments)
+    state, _, metrics = update(
+      programs.numbers(config.recipe), *sharded.start(config, mesh), segments
+    )
   assert metrics.sums.nll.shape == (UPDATES,)
   return jax.device_get((state.params, metrics))
 

@@ -107,7 +107,9 @@ def updates(config, mesh, state, memory, *, first=0, end=STEPS):
       segments = streams.device_segments(
         stream(config), step, COUNT, mesh_lib.segments(mesh)
       )
-      state, memory, metrics = compiled(config, mesh)(state, memory, segments)
+      state, memory, metrics = compiled(config, mesh)(
+        programs.numbers(config), state, memory, segments
+      )
     parts.append(jax.device_get(metrics))
   metrics = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
   return state, memory, metrics

@@ -34,7 +34,7 @@ def sharing() -> Iterator[None]:
   abstract_state = functools.cache(programs.abstract_state)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
-      programs, "update", lambda recipe, mesh: update(_usual(recipe), mesh)
+      programs, "update", lambda recipe, mesh: update(_program(recipe), mesh)
     )
     patch.setattr(
       programs, "creators", lambda recipe, mesh: creators(_usual(recipe), mesh)
@@ -54,6 +54,13 @@ def _usual(recipe: schema.Recipe) -> schema.Recipe:
   """A recipe with the usual intervals between updates."""
   train = dataclasses.replace(recipe.train, **_BETWEEN_UPDATES)
   return dataclasses.replace(recipe, train=train)
+
+
+def _program(recipe: schema.Recipe) -> schema.Recipe:
+  """A recipe with the usual numbers, which updates take beside the rest."""
+  usual = _usual(recipe)
+  train = dataclasses.replace(usual.train, learning_rate=1.0)
+  return dataclasses.replace(usual, train=train, seed=0)
 
 
 def _shared(make):

@@ -58,7 +58,8 @@ def train(config, mesh):
     parts=config.train.accumulation_steps,
   )
   update = programs.update(config.recipe, mesh)
-  state, memory, metrics = update(state, memory, segments)
+  numbers = programs.numbers(config.recipe)
+  state, memory, metrics = update(numbers, state, memory, segments)
   result = {
     "losses": metrics.sums.nll,
     "num_tokens": metrics.sums.num_tokens,

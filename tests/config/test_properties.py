@@ -171,7 +171,8 @@ def trace_training(config, mesh):
   state, memory = programs.abstract_state(config.recipe)
   batch = segments(train.batch_size, length, train.context_len)
   update = programs.update(config.recipe, mesh)
-  *after, metrics = jax.eval_shape(update, state, memory, batch)
+  numbers = programs.numbers(config.recipe)
+  *after, metrics = jax.eval_shape(update, numbers, state, memory, batch)
   assert kinds(tuple(after)) == kinds((state, memory))
   assert metrics.sums.nll.shape == (1,)
   return state.params

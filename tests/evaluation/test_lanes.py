@@ -36,7 +36,8 @@ def params(data_dir):
   mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
     update = programs.update(config.recipe, mesh)
-    state, _, metrics = update(state, memory, segments)
+    numbers = programs.numbers(config.recipe)
+    state, _, metrics = update(numbers, state, memory, segments)
   losses = metrics.sums.nll / metrics.sums.num_tokens
   assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:5])
   return state.params

@@ -57,9 +57,9 @@ def poison(monkeypatch, harm, *, is_bad):
   def compiled(config, mesh):
     update = compile_update(config, mesh)
 
-    def call(state, memory, segments):
+    def call(numbers, state, memory, segments):
       bad = is_bad(int(state.step), np.asarray(segments.inputs))
-      state, memory, metrics = update(state, memory, segments)
+      state, memory, metrics = update(numbers, state, memory, segments)
       if bad:
         state = state._replace(params=jax.tree.map(harm, state.params))
       return state, memory, metrics

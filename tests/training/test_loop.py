@@ -235,9 +235,9 @@ def test_memory_is_kept_only_where_its_text_precedes(
   def recorded(config, mesh):
     compiled = update(config, mesh)
 
-    def call(state, memory, segments):
+    def call(numbers, state, memory, segments):
       lengths.append(jax.device_get(memory.length))
-      return compiled(state, memory, segments)
+      return compiled(numbers, state, memory, segments)
 
     return call
 
@@ -284,9 +284,9 @@ def test_the_loop_trains_on_what_the_stream_reads(
   def recorded(config, mesh):
     compiled = update(config, mesh)
 
-    def call(state, memory, segments):
+    def call(numbers, state, memory, segments):
       seen.append(jax.device_get(segments))
-      return compiled(state, memory, segments)
+      return compiled(numbers, state, memory, segments)
 
     return call
 

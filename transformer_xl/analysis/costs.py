@@ -251,11 +251,12 @@ def _training(
       parts=train.accumulation_steps,
     )
     update = programs.update(recipe, mesh)
-    compiled = update.lower(*carry, segments).compile()
+    numbers = programs.numbers(recipe)
+    compiled = update.lower(numbers, *carry, segments).compile()
 
   def run() -> shapes.PyTree:
     nonlocal carry
-    *carry, metrics = compiled(*carry, segments)
+    *carry, metrics = compiled(numbers, *carry, segments)
     return carry, metrics
 
   per_update = segment_lengths.tokens_per_update(train)

@@ -149,6 +149,7 @@ def train(
     state = create_state()
     memory = create_memory()
     update = programs.update(config.recipe, mesh)
+    numbers = programs.numbers(config.recipe)
     losses = []
     for first in (0, UPDATES // 2):
       if first and workdir:
@@ -161,7 +162,7 @@ def train(
       segments = streams.device_segments(
         stream, first, UPDATES // 2, mesh_lib.segments(mesh)
       )
-      state, memory, metrics = update(state, memory, segments)
+      state, memory, metrics = update(numbers, state, memory, segments)
       sums = jax.device_get(metrics.sums)
       losses.append(sums.nll / sums.num_tokens)
     # With a longer memory than in training.

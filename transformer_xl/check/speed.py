@@ -219,13 +219,14 @@ def time_update(
     create_state, create_memory = programs.creators(recipe, mesh)
     carry = create_state(), create_memory()
     update = programs.update(recipe, mesh)
+    numbers = programs.numbers(recipe)
     segments = streams.device_segments(
       stream, 0, _UPDATES, mesh_lib.segments(mesh)
     )
 
     def call() -> shapes.PyTree:
       nonlocal carry
-      state, memory, metrics = update(*carry, segments)
+      state, memory, metrics = update(numbers, *carry, segments)
       carry = state, memory
       return metrics
 

@@ -160,7 +160,8 @@ def lower_updates(
       has_weights=lengths.is_padded or data.targets == "answers",
     )
     state = programs.placed_state(recipe, mesh)
-    return programs.update(recipe, mesh).lower(*state, segments)
+    numbers = programs.numbers(recipe)
+    return programs.update(recipe, mesh).lower(numbers, *state, segments)
 
 
 def held_bytes(compiled: jax.stages.Compiled) -> int:

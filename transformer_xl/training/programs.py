@@ -8,9 +8,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import traverse_util
 
 from transformer_xl import errors
@@ -19,6 +21,7 @@ from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.model import lora
 from transformer_xl.model import network
 from transformer_xl.model import random_streams
@@ -193,16 +196,43 @@ def creators(
   )
 
 
+class Numbers(NamedTuple):
+  """What updates take as numbers, so that they are no part of the program.
+
+  Runs that differ in nothing else share what one of them has compiled.
+  """
+
+  seed: int
+  learning_rate: float
+
+
+def numbers(recipe: schema.Recipe) -> Numbers:
+  """The numbers of a run."""
+  seed = np.uint32(recipe.seed)  # Below 2**32.
+  return Numbers(seed, recipe.train.learning_rate)  # type: ignore[arg-type]
+
+
 def update(
   recipe: schema.Recipe, mesh: jax.sharding.Mesh
 ) -> jax.stages.Wrapped:
   """The compiled function of some updates (`step.train_chunk`).
 
-  State and memory are donated.
+  It takes the run's `numbers` first. State and memory are donated.
   """
+
+  def updates(
+    own: Numbers,
+    state: run_state.TrainState,
+    memory: network.State,
+    segments: segment_lib.Segment,
+  ) -> tuple[run_state.TrainState, network.State, step.UpdateMetrics]:
+    train = dataclasses.replace(recipe.train, learning_rate=own.learning_rate)
+    numbered = schema.Recipe(recipe.model, train, own.seed)
+    return step.train_chunk(state, memory, segments, recipe=numbered)
+
   return jax.jit(
-    functools.partial(step.train_chunk, recipe=recipe),
-    donate_argnums=(0, 1),
+    updates,
+    donate_argnums=(1, 2),
     out_shardings=(*shardings(recipe, mesh), mesh_lib.replicated(mesh)),
     compiler_options=mesh_lib.compiler_options(mesh),
   )

@@ -164,9 +164,10 @@ class _Calls:
     answer = reports.guard.answer
     rate = answer.rate_factor * recipe.train.learning_rate
     self._train = dataclasses.replace(recipe.train, learning_rate=rate)
-    self._update = programs.update(
-      dataclasses.replace(recipe, train=self._train), partners.mesh
+    self._numbers = programs.numbers(
+      dataclasses.replace(recipe, train=self._train)
     )
+    self._update = programs.update(recipe, partners.mesh)
     self._skipped = answer.skipped
     self._reports = reports
     self._partners = partners
@@ -180,7 +181,9 @@ class _Calls:
     num_segments = count * self._train.gradient_segments
     segments = self._segments(first_segment, num_segments)
     start = time.perf_counter()
-    state, memory, metrics = self._update(run.state, run.memory, segments)
+    state, memory, metrics = self._update(
+      self._numbers, run.state, run.memory, segments
+    )
     shape = segments.inputs.shape
     if shape not in self._compiled:  # Compiling is done, if not the update.
       self._compiled.add(shape)

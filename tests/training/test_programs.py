@@ -1,0 +1,76 @@
+"""What the program of updates depends on, and what it takes as numbers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import comparison
+from tests.training import test_step
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.model import random_streams
+from transformer_xl.training import programs
+from transformer_xl.training import step as step_lib
+
+# The seed decides what is dropped, and how much of the memory is seen.
+RUN = {
+  **test_step.PLAIN,
+  "model.dropout_rate": 0.3,
+  "train.mem_len_low": 0,
+  "train.mem_len": test_step.MEMORY,
+}
+OTHER = {"seed": 3, "train.learning_rate": 0.02}
+
+
+def lowered(**updates):
+  config = test_step.make_config(**RUN | updates)
+  mesh = mesh_lib.make_mesh(config.mesh, devices=jax.devices()[:1])
+  numbers = programs.numbers(config.recipe)
+  state = programs.abstract_state(config.recipe)
+  update = programs.update(config.recipe, mesh)
+  return update.lower(numbers, *state, test_step.make_segments())
+
+
+def test_runs_of_other_seeds_and_learning_rates_share_their_program():
+  """Otherwise a study would compile one for each of its rates."""
+  text = lowered().as_text()
+  assert lowered(**OTHER).as_text() == text
+  assert lowered(**{"train.loss_on": "recent_half"}).as_text() != text
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_shared_program_makes_the_updates_of_each_run(name):
+  one = test_step.make_config(**RUN)
+  other = test_step.make_config(**RUN | {name: OTHER[name]})
+  segments = test_step.make_segments()
+  alone = jax.jit(functools.partial(step_lib.train_chunk, recipe=other.recipe))
+  wanted, _, metrics = alone(*test_step.start(other), segments)
+
+  shared = lowered().compile()
+  before = jax.tree.map(jnp.array, test_step.start(other))
+  numbers = programs.numbers(other.recipe)
+  state, _, own = shared(numbers, *before, segments)
+  before = jax.tree.map(jnp.array, test_step.start(one))
+  first, _, _ = shared(programs.numbers(one.recipe), *before, segments)
+
+  assert test_step.distance(first.params, wanted.params) > 1e-3
+  for found, want in zip(
+    jax.tree.leaves((state.params, own)),
+    jax.tree.leaves((wanted.params, metrics)),
+    strict=True,
+  ):
+    comparison.assert_close(found, want, roundings=100)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31 + 5, 2**32 - 1])
+def test_a_seed_has_the_same_stream_as_a_number(seed):
+  config = test_step.make_config(seed=seed)
+  number = programs.numbers(config.recipe).seed
+  stream = random_streams.Stream.DROPOUT
+  wanted = random_streams.key(seed, stream)
+  found = jax.jit(lambda own: random_streams.key(own, stream))(number)
+  np.testing.assert_array_equal(
+    jax.random.key_data(found), jax.random.key_data(wanted)
+  )
