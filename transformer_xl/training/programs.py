@@ -181,23 +181,8 @@ def shardings(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:
   return mesh_lib.shardings(mesh, abstract_state(recipe), splits)
 
 
-def creators(
-  recipe: schema.Recipe, mesh: jax.sharding.Mesh
-) -> tuple[Callable[..., run_state.TrainState], Callable[[], network.State]]:
-  """Compiled functions that make the first state and an empty memory.
-
-  The first takes the parameters, which are donated, or draws them.
-  """
-  state, memory = shardings(recipe, mesh)
-  create = functools.partial(init_state, recipe)
-  return (
-    jax.jit(create, out_shardings=state, donate_argnums=0),
-    jax.jit(functools.partial(init_memory, recipe), out_shardings=memory),
-  )
-
-
 class Numbers(NamedTuple):
-  """What updates take as numbers, so that they are no part of the program.
+  """What programs take as numbers, so that they are no part of them.
 
   Runs that differ in nothing else share what one of them has compiled.
   """
@@ -210,6 +195,27 @@ def numbers(recipe: schema.Recipe) -> Numbers:
   """The numbers of a run."""
   seed = np.uint32(recipe.seed)  # Below 2**32.
   return Numbers(seed, recipe.train.learning_rate)  # type: ignore[arg-type]
+
+
+def creators(
+  recipe: schema.Recipe, mesh: jax.sharding.Mesh
+) -> tuple[Callable[..., run_state.TrainState], Callable[[], network.State]]:
+  """Compiled functions that make the first state and an empty memory.
+
+  The first takes the parameters, which are donated, or draws them.
+  """
+  state, memory = shardings(recipe, mesh)
+
+  def create(
+    seed: int, params: shapes.PyTree | None = None
+  ) -> run_state.TrainState:
+    return init_state(dataclasses.replace(recipe, seed=seed), params)
+
+  creates = jax.jit(create, out_shardings=state, donate_argnums=1)
+  return (
+    functools.partial(creates, numbers(recipe).seed),
+    jax.jit(functools.partial(init_memory, recipe), out_shardings=memory),
+  )
 
 
 def update(
