@@ -153,6 +153,7 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
         "docs/measurements/memories.md says."
       )
   rows = list(stored["rows"])
+  kept = {row["name"] for row in rows}
   data_dir = rows[0]["config"]["data"]["dir"]
   for measured in study["rows"]:
     new = {"seeds": study["seeds"], **measured}
@@ -163,6 +164,8 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
       old = {"seeds": stored["seeds"], **rows[place]}
       are_new = {*old["seeds"]}.isdisjoint(new["seeds"])
       rows[place] = _of_all_seeds(old, new) if are_new else new
+      if not are_new:
+        kept.remove(new["name"])
       continue
     place = len(rows)
     new_row = row_of(new)
@@ -173,8 +176,7 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
     rows.insert(place, new)
 
   result = stored | {"rows": rows}
-  measured = {row["name"] for row in study["rows"]}
-  if measured.issuperset(row["name"] for row in stored["rows"]):
+  if not kept:
     result |= _about_all(study)
     result["config"]["data"]["dir"] = data_dir
   compare(result)
@@ -182,9 +184,9 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
 
 
 def _about_all(study: dict[str, Any]) -> dict[str, Any]:
-  """What a study says of all its rows."""
-  first = study["rows"][0]
-  timed_with = {name: first[name] for name in ("commit", "device", "date")}
+  """What a study says of all its rows, which it times after the last."""
+  last = study["rows"][-1]
+  timed_with = {name: last[name] for name in ("commit", "device", "date")}
   return {
     "seeds": study["seeds"],
     "config": study["config"],

@@ -22,7 +22,14 @@ def tenfold_rate(monkeypatch):
 
 
 def much_dropout(monkeypatch):
-  _update_with(monkeypatch, "model", lambda c: {"dropout_rate": 0.9})
+  """The update is compiled for another dropout than the run's."""
+  update = programs.update
+
+  def compile_other(recipe, mesh):
+    model = dataclasses.replace(recipe.model, dropout_rate=0.9)
+    return update(dataclasses.replace(recipe, model=model), mesh)
+
+  monkeypatch.setattr(programs, "update", compile_other)
 
 
 def shifted_labels(monkeypatch):
@@ -47,15 +54,3 @@ def seen_labels(monkeypatch):
     return inputs, inputs
 
   monkeypatch.setattr(streams, "_pairs", same)
-
-
-def _update_with(monkeypatch, section, changes):
-  """The update is compiled for another configuration than the run's."""
-  update = programs.update
-
-  def compile_other(config, mesh):
-    part = getattr(config, section)
-    part = dataclasses.replace(part, **changes(part))
-    return update(dataclasses.replace(config, **{section: part}), mesh)
-
-  monkeypatch.setattr(programs, "update", compile_other)

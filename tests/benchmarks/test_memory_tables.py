@@ -112,12 +112,14 @@ def test_a_row_of_the_same_name_is_replaced(stored):
 
 def test_a_study_of_all_rows_says_what_is_true_of_all(stored):
   study = copy.deepcopy(stored)
-  study["seeds"] = [7, 8]
+  for row in study["rows"]:
+    row["seeds"] = row.get("seeds", stored["seeds"])
+  study["seeds"] = [0, 1, 2]
   study["config"]["data"]["dir"] = "/home/data"
   study["config"]["train"]["num_steps"] += 1
-  study["rows"][0]["commit"] = "of the study"
+  study["rows"][-1]["commit"] = "of the study"
   result = memory_tables.merged(stored, study)
-  assert result["seeds"] == [7, 8]
+  assert result["seeds"] == [0, 1, 2]
   assert result["timed_with"]["commit"] == "of the study"
   assert result["config"]["data"]["dir"] == stored["config"]["data"]["dir"]
   assert result["config"]["train"] == study["config"]["train"]
@@ -126,6 +128,12 @@ def test_a_study_of_all_rows_says_what_is_true_of_all(stored):
   assert partly["seeds"] == stored["seeds"]
   assert partly["config"] == stored["config"]
   assert partly["timed_with"] == stored["timed_with"]
+
+  for row in study["rows"]:
+    row["seeds"] = [7, 8]
+  joined = memory_tables.merged(stored, study)
+  assert joined["seeds"] == stored["seeds"]
+  assert joined["timed_with"] == stored["timed_with"]
 
 
 def test_a_row_gains_the_seeds_that_are_new(stored):

@@ -40,6 +40,17 @@ def test_runs_of_other_seeds_and_learning_rates_share_their_program():
   assert lowered(**{"train.loss_on": "recent_half"}).as_text() != text
 
 
+def test_runs_of_other_seeds_share_the_program_that_draws():
+  def text(**updates):
+    config = test_step.make_config(**RUN | updates)
+    mesh = mesh_lib.make_mesh(config.mesh, devices=jax.devices()[:1])
+    create, _ = programs.creators(config.recipe, mesh)
+    return create.func.lower(*create.args).as_text()
+
+  assert text(**OTHER) == text()
+  assert text(**{"model.init_std": 0.5}) != text()
+
+
 @pytest.mark.parametrize("name", OTHER)
 def test_a_shared_program_makes_the_updates_of_each_run(name):
   one = test_step.make_config(**RUN)

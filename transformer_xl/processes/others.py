@@ -137,7 +137,7 @@ class _Member:
       self._board.is_left_alone.wait(_LAST_SECONDS)
 
 
-class _Call:
+class _Caller:
   """The attempts of a process to reach process 0, until it answers.
 
   Attributes:
@@ -168,7 +168,7 @@ class _Call:
     return f"{switchboard.named(self._missing)} of {self._greeting['of']}"
 
   def messages(self) -> list[dict]:
-    """What process 0 says; waits up to a second for it.
+    """What process 0 says; waits a second or two for it.
 
     Raises:
       UserError: another program answers instead.
@@ -197,7 +197,11 @@ class _Call:
     return messages
 
   def _say(self) -> None:
-    """Logs who is missing, now and then."""
+    """Logs who is missing, now and then.
+
+    Raises:
+      UserError: another program answers instead of process 0.
+    """
     now = time.monotonic()
     if now - self._strange_since > _STRANGER_SECONDS and self.line is None:
       raise errors.UserError(
@@ -265,9 +269,9 @@ def join(
     "mistake": mistake,
     "status": status,
   }
-  call = _Call(address, (host, int(port)), greeting, limit)
-  while not call.is_late():
-    for message in call.messages():
+  caller = _Caller(address, (host, int(port)), greeting, limit)
+  while not caller.is_late():
+    for message in caller.messages():
       if "refused" in message:
         if board is not None:
           board.is_over.wait()  # The others are still told.
@@ -275,8 +279,8 @@ def join(
           return
         raise _refusal(message)
       if "joined" in message:
-        assert call.line is not None
-        _member = _Member(call.line, board)
+        assert caller.line is not None
+        _member = _Member(caller.line, board)
         atexit.register(leave)
         return
   if taken is not None:
@@ -284,8 +288,8 @@ def join(
   if mistake:
     return
   raise errors.LostProcessError(
-    f"{call.missing()} did not join at {address} within {limit:.0f} s: look at "
-    "its log, and start the same command in all processes again."
+    f"{caller.missing()} did not join at {address} within {limit:.0f} s: look "
+    "at its log, and start the same command in all processes again."
   )
 
 

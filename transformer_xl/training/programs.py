@@ -226,7 +226,7 @@ def update(
   It takes the run's `numbers` first. State and memory are donated.
   """
 
-  def updates(
+  def train_chunk(  # Profiles show the name.
     own: Numbers,
     state: run_state.TrainState,
     memory: network.State,
@@ -237,7 +237,7 @@ def update(
     return step.train_chunk(state, memory, segments, recipe=numbered)
 
   return jax.jit(
-    updates,
+    train_chunk,
     donate_argnums=(1, 2),
     out_shardings=(*shardings(recipe, mesh), mesh_lib.replicated(mesh)),
     compiler_options=mesh_lib.compiler_options(mesh),

@@ -40,6 +40,7 @@ class Optimizer:
 
     The result is multiplied by the learning rate, so it has to be what an
     update at the rate 1 subtracts. Arrays of layers are stacked in front.
+    `config.learning_rate` is a scalar of the program, as in a schedule.
     """
     raise NotImplementedError
 
