@@ -1,5 +1,6 @@
 """What the program of updates depends on, and what it takes as numbers."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,7 +11,9 @@ import pytest
 from tests import comparison
 from tests.training import test_step
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import registry
 from transformer_xl.model import random_streams
+from transformer_xl.training import optimizer
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 
@@ -73,6 +76,29 @@ def test_a_shared_program_makes_the_updates_of_each_run(name):
     strict=True,
   ):
     comparison.assert_close(found, want, roundings=100)
+
+
+@pytest.mark.parametrize("name", registry.schedules)
+def test_a_rate_has_the_same_bits_as_a_number(name):
+  """The results of runs depend on each of them."""
+  train = test_step.make_config(
+    **{
+      "train.schedule": name,
+      "train.learning_rate": 3e-3,
+      "train.warmup_steps": 50,  # Whose reciprocal is rounded.
+      "train.num_steps": 200,
+      "train.decay_steps": 190,
+    }
+  ).train
+
+  def rates(steps, learning_rate):
+    own = dataclasses.replace(train, learning_rate=learning_rate)
+    return jax.vmap(optimizer.learning_rate_schedule(own))(steps)
+
+  steps = jnp.arange(200)
+  wanted = jax.jit(lambda steps: rates(steps, train.learning_rate))(steps)
+  found = jax.jit(rates)(steps, train.learning_rate)
+  np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31 + 5, 2**32 - 1])
