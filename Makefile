@@ -54,7 +54,7 @@ quickstart: $(BIN)/transformer-xl ## Train a small model, and evaluate it; STEPS
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart \
 	  $(if $(STEPS),--config.train.num_steps=$(STEPS))
 
-# Four to seven minutes on two idle cores, by the processor.
+# Seven to fourteen minutes on two idle cores, by the processor.
 test: $(VENV)/installed ## The tests
 	$(PYTEST) $(PARALLEL)
 
