@@ -21,12 +21,14 @@ import time
 
 PROMPT = "def "
 SCORE = """
-import sys, transformer_xl
+import sys
+import transformer_xl
 transformer_xl.load(sys.argv[1]).score(["def first(self, other):"])
 """
 GENERATE = """
-import sys, transformer_xl
-transformer_xl.load(sys.argv[1]).generate("def ", num_tokens=64)
+import sys
+import transformer_xl
+transformer_xl.load(sys.argv[1]).generate(sys.argv[2], num_tokens=64)
 """
 
 
@@ -45,7 +47,10 @@ def main() -> None:
     ]
     rows = {
       "load, and score a sentence": [sys.executable, "-c", SCORE, workdir],
-      "load, and generate 64 tokens": [sys.executable, "-c", GENERATE, workdir],
+      "load, and generate 64 tokens": [
+        *(sys.executable, "-c", GENERATE),
+        *(workdir, PROMPT),
+      ],
       "`--mode=generate`, first text": command,
     }
     rounds = [

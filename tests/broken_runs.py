@@ -12,13 +12,18 @@ def nothing(monkeypatch):
 
 def tenfold_rate(monkeypatch):
   """The learning rate is ten times what the configuration says."""
-  numbers = programs.numbers
+  update = programs.update
 
-  def ten_times(recipe):
-    own = numbers(recipe)
-    return own._replace(learning_rate=10 * own.learning_rate)
+  def compile_other(recipe, mesh):
+    compiled = update(recipe, mesh)
 
-  monkeypatch.setattr(programs, "numbers", ten_times)
+    def call(numbers, *arguments):
+      rate = 10 * numbers.learning_rate
+      return compiled(numbers._replace(learning_rate=rate), *arguments)
+
+    return call
+
+  monkeypatch.setattr(programs, "update", compile_other)
 
 
 def much_dropout(monkeypatch):

@@ -127,7 +127,9 @@ def test_programs_can_be_traced(make_config, name, count):
     )
     *after, metrics = jax.eval_shape(
       programs.update(config.recipe, mesh),
-      *(programs.numbers(config.recipe), *before, segments),
+      programs.numbers(config.recipe),
+      *before,
+      segments,
     )
   assert _shapes(tuple(after)) == _shapes(before)
   assert metrics.sums.nll.shape == (config.updates_per_call,)

@@ -212,7 +212,10 @@ class _Caller:
       self._said = now
       logging.info(
         "Waiting for %s at %s (%.0f of %.0f s).",
-        *(self.missing(), self._address, now - self._start, self._limit),
+        self.missing(),
+        self._address,
+        now - self._start,
+        self._limit,
       )
 
 

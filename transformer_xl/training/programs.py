@@ -233,7 +233,7 @@ def update(
     segments: segment_lib.Segment,
   ) -> tuple[run_state.TrainState, network.State, step.UpdateMetrics]:
     train = dataclasses.replace(recipe.train, learning_rate=own.learning_rate)
-    numbered = schema.Recipe(recipe.model, train, own.seed)
+    numbered = dataclasses.replace(recipe, train=train, seed=own.seed)
     return step.train_chunk(state, memory, segments, recipe=numbered)
 
   return jax.jit(

@@ -5,7 +5,6 @@ waits for the host. Before anything is evaluated or saved, all metrics are read,
 so no state whose loss is not finite is ever saved.
 """
 
-import dataclasses
 import time
 from typing import NamedTuple
 
@@ -163,10 +162,8 @@ class _Calls:
     recipe = partners.recipe
     answer = reports.guard.answer
     rate = answer.rate_factor * recipe.train.learning_rate
-    self._train = dataclasses.replace(recipe.train, learning_rate=rate)
-    self._numbers = programs.numbers(
-      dataclasses.replace(recipe, train=self._train)
-    )
+    self._train = recipe.train
+    self._numbers = programs.numbers(recipe)._replace(learning_rate=rate)
     self._update = programs.update(recipe, partners.mesh)
     self._skipped = answer.skipped
     self._reports = reports
