@@ -115,17 +115,17 @@ def draw(result: dict[str, Any]) -> figure_lib.Figure:
   return documents.draw(rows, documents_scale(result))
 
 
-def with_table(page: str, task: str, text: str) -> str:
-  """The page with this table above the picture of the task.
+def with_table(page: str, picture: str, text: str) -> str:
+  """The page with this table above a picture, which is a path in it.
 
   Raises:
     UserError: the page has no table there.
   """
-  pattern = rf"(?:^\|.*\n)+(?=\n!\[.*\]\(memories/{task}\.png\))"
+  pattern = rf"(?:^\|.*\n)+(?=\n!\[.*\]\({re.escape(picture)}\))"
   places = [*re.finditer(pattern, page, re.MULTILINE)]
   if len(places) != 1:
     raise errors.UserError(
-      f"{PAGE.name} has {len(places)} tables above memories/{task}.png; write "
+      f"{PAGE.name} has {len(places)} tables above {picture}; write "
       "one there, of any rows at first."
     )
   start, end = places[0].span()
@@ -323,7 +323,7 @@ def main(argv: Sequence[str]) -> None:
   page = PAGE.read_text("utf-8")
   for path in paths:
     text = table(read(path))
-    page = with_table(page, path.stem, text)
+    page = with_table(page, f"memories/{path.stem}.png", text)
   PAGE.write_text(page, "utf-8")
 
 

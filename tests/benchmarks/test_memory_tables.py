@@ -53,15 +53,16 @@ def test_there_are_files():
 def test_the_page_has_the_table_of_the_rows(path):
   page = memory_tables.PAGE.read_text("utf-8")
   table = memory_tables.table(memory_tables.read(path))
-  assert memory_tables.with_table(page, path.stem, table) == page
-  other = memory_tables.with_table(page, path.stem, "| one |\n")
+  picture = f"memories/{path.stem}.png"
+  assert memory_tables.with_table(page, picture, table) == page
+  other = memory_tables.with_table(page, picture, "| one |\n")
   assert "| one |\n\n![" in other
   assert len(other) < len(page)
 
 
 def test_a_page_without_the_table_is_refused():
-  with pytest.raises(errors.UserError, match=r"has 0 tables above .*/new.png"):
-    memory_tables.with_table("# Memories\n", "new", "| one |\n")
+  with pytest.raises(errors.UserError, match=r"has 0 tables above new.png"):
+    memory_tables.with_table("# Memories\n", "new.png", "| one |\n")
 
 
 def test_a_longer_training_has_the_times_of_the_shorter(stored):
