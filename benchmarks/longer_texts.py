@@ -124,7 +124,7 @@ def in_training(
 def measure(
   study: str, *, data_dir: str, num_tokens: int
 ) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
-  """Measures all rows of a study: the task, what is said of it, and its rows."""
+  """Measures a study: its task, what is said of all rows, and the rows."""
   result = memory_tables.read(pathlib.Path(study) / "results/study.json")
   task = result["dataset"]
   scale = memory_tables.answers_scale(result)

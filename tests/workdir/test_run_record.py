@@ -44,10 +44,10 @@ def test_a_saved_configuration_is_the_one_that_ran(data_dir, tmp_path):
 
 def test_changes_since_the_last_run_are_named(data_dir, tmp_path, caplog):
   run_record.record(corpus.config(data_dir), str(tmp_path))
-  run_record.log_changes(corpus.config(data_dir), str(tmp_path))
+  run_record.log_changes(corpus.config(data_dir).as_saved(), str(tmp_path))
   assert "Changed" not in caplog.text
   changed = corpus.config(data_dir, **{"train.learning_rate": 0.5})
-  run_record.log_changes(changed, str(tmp_path))
+  run_record.log_changes(changed.as_saved(), str(tmp_path))
   run_record.record(changed, str(tmp_path))
   (warning,) = [r.getMessage() for r in caplog.records]
   assert "config.train.learning_rate 0.01 -> 0.5" in warning
@@ -85,7 +85,7 @@ def test_a_field_that_came_later_is_named_as_absent(data_dir, tmp_path, caplog):
   path.write_text(json.dumps(content))
   loaded = load.saved(str(tmp_path))
   assert loaded.train.ema_decay == 0.0  # As in base.py.
-  run_record.log_changes(corpus.config(data_dir), str(tmp_path))
+  run_record.log_changes(corpus.config(data_dir).as_saved(), str(tmp_path))
   assert "config.train.ema_decay absent -> 0.0" in caplog.text
 
 

@@ -85,11 +85,14 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
       )
   if mode == "train":
     _warn_of_idle_updates(config.train)
-  _check_mode(config, mode, f"--mode={mode}")
+  recipe = config.recipe
+  scoring = config.scoring
+  _check_mode(mode, f"--mode={mode}", recipe, scoring, config.generate)
   if mode == "train" and config.train.finish_with:
     _check_checkpoint(config.train, config.eval)
     for later in config.train.finish_with:
-      _check_mode(config, later, f"{later} in train.finish_with")
+      what = f"{later} in train.finish_with"
+      _check_mode(later, what, recipe, scoring, config.generate)
 
 
 def _warn_of_idle_updates(train: training_fields.TrainConfig) -> None:
@@ -121,10 +124,16 @@ def _check_checkpoint(
     )
 
 
-def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
+def _check_mode(
+  mode: str,
+  what: str,
+  recipe: schema.Recipe,
+  scoring: schema.Scoring,
+  generation: schema.GenerateConfig,
+) -> None:
   """Raises a UserError for what a mode, which errors call `what`, needs."""
-  evaluation = config.eval
-  generation = config.generate
+  train = recipe.train
+  evaluation = scoring.eval
   if mode == "generate" and generation.prompt_file and generation.prompt_split:
     raise errors.UserError(
       f"{what} continues one prompt, and generate.prompt_file is "
@@ -133,14 +142,14 @@ def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
       "--config.generate.prompt_split=."
     )
   if mode == "attention":
-    layer_rules.require_attention(config.model, what)
+    layer_rules.require_attention(recipe.model, what)
   if mode in ("ablation", "eval_speed"):
-    layer_rules.require_full_memory(config.model, what)
+    layer_rules.require_full_memory(recipe.model, what)
 
-  if mode in ("recl", "ablation") and config.data.targets != "all":
+  if mode in ("recl", "ablation") and scoring.data.targets != "all":
     raise errors.UserError(
       f"{what} measures the loss of all tokens, and data.targets is "
-      f"{config.data.targets}; set --config.data.targets=all."
+      f"{scoring.data.targets}; set --config.data.targets=all."
     )
 
   if mode in _AT_TEMPERATURE_1 and evaluation.temperature != (1.0,):
@@ -162,13 +171,15 @@ def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
 
   if mode != "train" and mode not in _TRAIN_VARIANTS:
     return
-  if config.train.eval_every_steps:
-    length = config.train.mem_len
+  if train.eval_every_steps:
     _check_no_memory(
-      "eval.context_len", evaluation.context_len, "train.mem_len", length
+      "eval.context_len",
+      evaluation.context_len,
+      "train.mem_len",
+      train.mem_len,
     )
   average = evaluation.parameters
-  if average != "raw" and not config.train.average_kind:
+  if average != "raw" and not train.average_kind:
     raise errors.UserError(
       f"eval.parameters={average}, but training keeps no average of the "
       f"parameters; set --config.{_AVERAGES[average]}, or "

@@ -74,7 +74,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       # First, since it refuses what cannot be evaluated and compiles nothing.
       hooks = hooks_lib.make(config, mesh, workdir, checkpoints, stop, goodput)
       # Before the checkpoint is read, which some changes make impossible.
-      run_record.log_changes(config, workdir)
+      run_record.log_changes(config.as_saved(), workdir)
       origin = resume.Origin(recipe, config.data, mesh, stream, checkpoints)
       run = resume.start(origin)
       # Reading one number of arrays that found no room would wait for ever.

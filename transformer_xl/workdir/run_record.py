@@ -77,14 +77,14 @@ def write_again_if_gone(
     record(config, workdir, step=step, initialised_from=initialised_from)
 
 
-def log_changes(config: schema.ExperimentConfig, workdir: str) -> None:
-  """Logs how a configuration differs from that of the last run in a workdir."""
+def log_changes(values: Mapping[str, object], workdir: str) -> None:
+  """Logs how values to be saved differ from those of a workdir's last run."""
   path = os.path.join(storage.local(workdir), "config.json")
   saved = _saved(path) if os.path.exists(path) else None
   if saved is None:
     return
   last, _ = saved
-  current = json.loads(json.dumps(config.as_saved()))
+  current = json.loads(json.dumps(values))
   for name, value in flat(current).items():
     old = last.get(name, "absent")
     if old != value:
