@@ -42,6 +42,7 @@ PATH = memory_tables.ROOT / "docs/measurements/longer_texts.json"
 PICTURE = "longer_texts.png"
 TIMES = (4, 16, 64)  # As far as in training.
 SPLIT = "test"
+NUM_LANES = 32
 FAR = 4  # A distance is far if it is more than this part of the longest.
 
 
@@ -70,7 +71,7 @@ def define_flags() -> None:
   """Defines the command's flags, which importing the module does not."""
   flags.DEFINE_string("study", "", "The folder of a finished study.")
   flags.DEFINE_string("data_dir", "data", "Prepared datasets.")
-  flags.DEFINE_integer("num_tokens", 2_000_000, "A tenth of it is tested on.")
+  flags.DEFINE_integer("num_tokens", 1_000_000, "A tenth of it is tested on.")
 
 
 def open_text(task: str, times: int, *, data_dir: str, num_tokens: int) -> Text:
@@ -103,6 +104,7 @@ def share(row: comparison.Row, run: str, text: Text) -> float:
     "data.dir": text.folder,
     "data.name": text.name,
     "eval.split": SPLIT,
+    "eval.batch_size": NUM_LANES,
     "eval.mem_len": (mem_len,),
   }
   model = evaluate.load(load.replaced(config, values), run)

@@ -164,9 +164,15 @@ def init_memory(recipe: schema.Recipe) -> network.State:
   )
 
 
-@functools.cache
 def abstract_state(recipe: schema.Recipe) -> step.Carry:
   """State and memory as shapes and types."""
+  # No number of a run changes them, so that all its trials trace them once.
+  train = dataclasses.replace(recipe.train, learning_rate=1.0)
+  return _abstract_state(dataclasses.replace(recipe, train=train, seed=0))
+
+
+@functools.cache
+def _abstract_state(recipe: schema.Recipe) -> step.Carry:
   return jax.eval_shape(lambda: (init_state(recipe), init_memory(recipe)))
 
 
