@@ -227,19 +227,20 @@ def draw(result: dict[str, Any]) -> figure_lib.Figure:
 def main(argv: Sequence[str]) -> None:
   del argv
   compile_cache.use()
-  result: dict[str, Any] = {"made_by": "", "tasks": {}, "rows": []}
-  if PATH.exists():
-    result = memory_tables.read(PATH)
+  result: dict[str, Any] = {"tasks": {}, "rows": []}
   if flags.FLAGS.study:
     task, about, lines = measure(
       storage.expanded(flags.FLAGS.study),
       data_dir=flags.FLAGS.data_dir,
       num_tokens=flags.FLAGS.num_tokens,
     )
+    if PATH.exists():  # Read late, since other studies may end meanwhile.
+      result = memory_tables.read(PATH)
     others = [row for row in result["rows"] if row["task"] != task]
     result["tasks"][task] = about
     result["rows"] = others + lines
     memory_tables.write(PATH, result)
+  result = memory_tables.read(PATH)
   picture = draw(result)
   picture.savefig(PATH.with_name(PICTURE), dpi=150)
   page = memory_tables.PAGE.read_text("utf-8")
