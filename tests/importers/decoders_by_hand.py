@@ -45,6 +45,10 @@ KINDS = {
     **{"model_type": "qwen2", "tie_word_embeddings": True},
     **{"sliding_window": 3, "use_sliding_window": False},
   },
+  "qwen2, a window": {
+    **{"model_type": "qwen2", "sliding_window": 7},
+    **{"use_sliding_window": True, "max_window_layers": 0},
+  },
   "qwen3": {"model_type": "qwen3", "head_dim": 10, "attention_bias": False},
 }
 
@@ -109,7 +113,7 @@ def log_probabilities(fields, weights, tokens):
   """Those of the next token after each of `tokens`, [T, V]."""
   values = {name: np.float64(array) for name, array in weights.items()}
   window = len(tokens)
-  if fields["model_type"] == "mistral":
+  if fields["model_type"] == "mistral" or fields.get("use_sliding_window"):
     window = fields["sliding_window"] or window
   embedding = values["model.embed_tokens.weight"]
   softmax = values.get("lm_head.weight", embedding)

@@ -14,6 +14,7 @@ from tests import comparison
 from tests.importers import decoders_by_hand
 from tests.importers import stored_files
 from transformer_xl import errors
+from transformer_xl.config import load
 from transformer_xl.data_prep import preparation
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
@@ -119,7 +120,7 @@ def test_an_export_is_of_the_type_that_was_imported(name, tmp_path):
   [
     ({"hidden_act": "gelu"}, 'hidden_act="gelu", and only "silu"'),
     ({"mlp_bias": True}, "mlp_bias=true, and only false"),
-    ({"attention_bias": True}, "attention_bias=true, and only false in a llam"),
+    ({"attention_bias": True}, "attention_bias=true, and only false can"),
     ({"rope_scaling": {"type": "yarn"}}, 'rope_type="yarn", and only default'),
     (
       {
@@ -128,7 +129,19 @@ def test_an_export_is_of_the_type_that_was_imported(name, tmp_path):
       },
       r"layer_types=\[.*\], and only one kind of layer",
     ),
+    (
+      {
+        **{"model_type": "qwen2", "use_sliding_window": True},
+        **{"sliding_window": 4, "max_window_layers": 1},
+      },
+      r"layer_types=\[.*\], and only one kind of layer",
+    ),
     ({"rms_norm_eps": None}, "is damaged"),
+    ({"num_attention_heads": 0}, "is damaged"),
+    ({"rope_scaling": {"type": "linear", "factor": 0}}, "is damaged"),
+    ({"max_position_embeddings": "x"}, "is damaged"),
+    ({"model_type": "mistral", "sliding_window": "8"}, "is damaged"),
+    ({"model_type": "mistral", "layer_types": [["a"]]}, "is damaged"),
     ({"model_type": "mamba"}, "of the type 'mamba'; only llama, mistral"),
     ({"hidden_size": 32}, "has the shape .* but the rest of the source"),
   ],
@@ -140,6 +153,28 @@ def test_what_the_block_has_not_is_refused_by_name(change, text, tmp_path):
   path.write_text(json.dumps(fields | change))
   with pytest.raises(errors.UserError, match=text):
     transformer_xl.load(tmp_path)
+
+
+@pytest.mark.parametrize(("mem_len", "same_length"), [(0, True), (0, False)])
+def test_a_model_without_memory_has_no_window(mem_len, same_length, tmp_path):
+  """Written as one, a token would see itself alone or nothing."""
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["mistral"]
+  source = tmp_path / "source"
+  decoders_by_hand.write(source, fields, decoders_by_hand.tensors(fields))
+  workdir = str(tmp_path / "run")
+  import_run.make(import_run.Request("huggingface", str(source)), workdir)
+  saved = load.from_config_dict(load.saved(workdir))
+  values = {
+    "score.mem_len": mem_len,
+    "score.segment_len": 32,
+    "eval.same_length": same_length,
+  }
+  target = tmp_path / "export"
+  export_run.export(workdir, str(target), load.replaced(saved, values))
+  written = json.loads((target / "config.json").read_text())
+  assert written["model_type"] == "llama"
+  assert "sliding_window" not in written
+  assert written["max_position_embeddings"] == 32
 
 
 TEMPLATE = (

@@ -9,6 +9,8 @@ import transformer_xl
 from tests.importers import beside_transformers
 from tests.importers import decoders_by_hand
 from tests.importers import in_pytorch
+from transformer_xl import errors
+from transformer_xl.importers import decoders
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
 from transformer_xl.model import network
@@ -91,6 +93,50 @@ def test_greedy_text_is_theirs_in_a_padded_batch_too(name, tmp_path):
   for prompt, expected in zip(prompts, texts[:, length:].tolist(), strict=True):
     found = mine.generate(prompt, num_tokens=64, temperature=0)
     assert found.tokens.tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+  "said",
+  [
+    {},
+    {"sliding_window": 5},
+    {"sliding_window": None},
+    {"use_sliding_window": True},
+    {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
+    {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 9},
+    {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+  ],
+)
+def test_the_window_of_a_file_is_theirs(kind, said):
+  fields = {**decoders_by_hand.SHAPE, "model_type": kind, **said}
+  config = transformers.AutoConfig.for_model(**fields)
+  window = getattr(config, "sliding_window", None)
+  if kind == "llama":
+    window = None  # Which its layers do not read.
+  kinds = {*(getattr(config, "layer_types", None) or ["sliding_attention"])}
+  if window is not None and len(kinds) > 1:
+    with pytest.raises(errors.UserError, match="only one kind of layer"):
+      decoders.lengths(fields, "config.json")
+    return
+  found = decoders.lengths(fields, "config.json")
+  if window is None or kinds == {"full_attention"}:
+    assert not found.same_length
+  else:
+    assert found.same_length
+    assert found.mem_len == window
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+def test_what_a_file_leaves_out_is_what_they_take(kind):
+  fields = {**decoders_by_hand.SHAPE, "model_type": kind}
+  fields |= {"hidden_size": 512, "num_attention_heads": 64}
+  del fields["num_key_value_heads"]
+  config = transformers.AutoConfig.for_model(**fields)
+  found = decoders.model(fields, "config.json")
+  assert found["num_kv_heads"] == config.num_key_value_heads
+  usual = config.hidden_size // config.num_attention_heads
+  assert found["head_dim"] == getattr(config, "head_dim", usual)
 
 
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)

@@ -6,6 +6,7 @@ options of our block, so that nothing but names differs
 (docs/specification.md, section 21.4).
 """
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.importers import mapping
+from transformer_xl.model import visibility
 from transformer_xl.model.encodings import rope
 
 # A constant buffer of older versions.
@@ -24,19 +26,49 @@ _MOST_MEMORY = 4096  # Tokens; models of today name lengths of a million.
 
 
 class _Kind(NamedTuple):
-  """What a `model_type` alone decides."""
+  """What a `model_type` decides, and what it means where config.json is mute.
+
+  Attributes:
+    qkv_bias: queries, keys and values have biases.
+    reads_bias: `attention_bias` decides on biases of all four projections.
+    qk_norm: queries and keys are normalised.
+    window: which layers have the `sliding_window`: "none", "all", or with
+      `use_sliding_window` those "by_layer".
+    num_kv_heads: None for as many as queries have.
+    head_dim: None for the width divided by the heads.
+  """
 
   qkv_bias: bool = False
+  reads_bias: bool = False
   qk_norm: bool = False
-  sliding_window: int | None = None  # If config.json does not say.
+  window: str = "none"
+  num_kv_heads: int | None = None
+  head_dim: int | None = None
 
 
+# Numbers that a file need not have are those of transformers 5.
 KINDS = {
-  "llama": _Kind(),
-  "mistral": _Kind(sliding_window=4096),
-  "qwen2": _Kind(qkv_bias=True),
-  "qwen3": _Kind(qk_norm=True),
+  "llama": _Kind(reads_bias=True),
+  "mistral": _Kind(window="all", num_kv_heads=8),
+  "qwen2": _Kind(qkv_bias=True, window="by_layer", num_kv_heads=32),
+  "qwen3": _Kind(
+    reads_bias=True,
+    qk_norm=True,
+    window="by_layer",
+    num_kv_heads=32,
+    head_dim=128,
+  ),
 }
+_SLIDING_WINDOW = 4096
+_MAX_WINDOW_LAYERS = 28  # The first layer with a window.
+# What Python says of a value that is none.
+_DAMAGE = (
+  LookupError,
+  TypeError,
+  ValueError,
+  AttributeError,
+  ArithmeticError,
+)
 _LAYER = {
   "self_attn.q_proj.weight": "attention/query",
   "self_attn.k_proj.weight": "attention/key",
@@ -97,24 +129,21 @@ def model(fields: mapping.Fields, path: str) -> mapping.Fields:
   for name, only in _ONLY.items():
     if fields.get(name, only) != only:
       raise _unknown(path, name, fields[name], f"{json.dumps(only)}")
-  if fields.get("attention_bias", kind.qkv_bias) != kind.qkv_bias:
-    raise _unknown(
-      path,
-      "attention_bias",
-      fields["attention_bias"],
-      f"{json.dumps(kind.qkv_bias)} in a {fields['model_type']}",
-    )
-  try:
+  if kind.reads_bias and fields.get("attention_bias"):
+    raise _unknown(path, "attention_bias", fields["attention_bias"], "false")
+  with _reading(path):
     num_heads = fields["num_attention_heads"]
+    num_kv_heads = fields.get("num_key_value_heads", kind.num_kv_heads)
     model_dim = fields["hidden_size"]
+    head_dim = fields.get("head_dim", kind.head_dim)
     found = {
       "vocab_size": fields["vocab_size"],
       "num_layers": fields["num_hidden_layers"],
       "model_dim": model_dim,
       "embed_dim": model_dim,
       "num_heads": num_heads,
-      "num_kv_heads": fields.get("num_key_value_heads") or num_heads,
-      "head_dim": fields.get("head_dim") or model_dim // num_heads,
+      "num_kv_heads": num_kv_heads or num_heads,
+      "head_dim": head_dim or model_dim // num_heads,
       "ff_dim": fields["intermediate_size"],
       "layer_norm_epsilon": float(fields["rms_norm_eps"]),
       "tie_weights": bool(fields.get("tie_word_embeddings", False)),
@@ -122,11 +151,6 @@ def model(fields: mapping.Fields, path: str) -> mapping.Fields:
       "init_std": float(fields.get("initializer_range", 0.02)),
     }
     positions = _rope(fields, path)
-  except (LookupError, TypeError, ValueError, AttributeError) as error:
-    raise errors.UserError(
-      f"{path} is damaged ({type(error).__name__}: {error}); restore the file "
-      "that save_pretrained wrote."
-    ) from None
   return {
     **found,
     "qkv_bias": kind.qkv_bias,
@@ -150,31 +174,53 @@ def lengths(fields: mapping.Fields, path: str) -> mapping.Lengths:
   """How the model reads: with a sliding window, or as far as it was trained.
 
   Raises:
-    UserError: only some layers have a window.
+    UserError: only some layers have a window, or the file is damaged.
   """
-  window = _window(fields, path)
-  longest = int(fields.get("max_position_embeddings") or _MOST_MEMORY)
-  mem_len = min(longest, _MOST_MEMORY) if window is None else window
-  return mapping.Lengths(
-    segment_len=min(_SEGMENT_LEN, mem_len),
-    mem_len=mem_len,
-    clamp_len=0,
-    same_length=window is not None,
-  )
+  with _reading(path):
+    window = _window(fields, path)
+    longest = int(fields.get("max_position_embeddings") or _MOST_MEMORY)
+    mem_len = min(longest, _MOST_MEMORY) if window is None else window
+    return mapping.Lengths(
+      segment_len=min(_SEGMENT_LEN, mem_len),
+      mem_len=mem_len,
+      clamp_len=0,
+      same_length=window is not None,
+    )
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+  """Says that config.json is damaged where its values are no such values."""
+  try:
+    yield
+  except _DAMAGE as error:
+    raise errors.UserError(
+      f"{path} is damaged ({type(error).__name__}: {error}); restore the file "
+      "that save_pretrained wrote."
+    ) from None
 
 
 def _window(fields: mapping.Fields, path: str) -> int | None:
   """The keys that a token sees, with its own; None for all."""
   kind = KINDS[fields["model_type"]]
-  window = fields.get("sliding_window", kind.sliding_window)
-  if kind.sliding_window is None and not fields.get("use_sliding_window"):
-    return None  # Qwen names a window that it does not use.
-  kinds = set(fields.get("layer_types") or ())
-  if window is not None and len(kinds) > 1:
-    raise _unknown(path, "layer_types", sorted(kinds), "one kind of layer")
-  if kinds == {"full_attention"}:
+  window = fields.get("sliding_window", _SLIDING_WINDOW)
+  if kind.window == "none" or window is None:
     return None
-  return window
+  first = 0
+  if kind.window == "by_layer":
+    if not fields.get("use_sliding_window"):
+      return None  # Qwen names a window that it does not use.
+    first = fields.get("max_window_layers", _MAX_WINDOW_LAYERS)
+  of_layers = fields.get("layer_types")
+  if of_layers is None:
+    of_layers = [
+      "sliding_attention" if layer >= first else "full_attention"
+      for layer in range(fields["num_hidden_layers"])
+    ]
+  kinds = set(of_layers)
+  if len(kinds) > 1:
+    raise _unknown(path, "layer_types", sorted(kinds), "one kind of layer")
+  return None if kinds == {"full_attention"} else window
 
 
 def _rope(fields: mapping.Fields, path: str) -> mapping.Fields:
@@ -202,8 +248,8 @@ def config_fields(
 ) -> mapping.Fields | None:
   """The config.json of a model that one of these types is; None for others.
 
-  A model without a window attends to its whole text there, so `mem_len` is the
-  length of text for which it is the same.
+  A model without a window attends to its whole text there, so what it reads,
+  memory or a segment, is the length of text for which it is the same.
   """
   positions = _written_rope(config)
   kind = _kind(config, lengths)
@@ -220,7 +266,7 @@ def config_fields(
     "num_key_value_heads": config.num_kv_heads,
     "head_dim": config.head_dim,
     "intermediate_size": config.ff_dim,
-    "max_position_embeddings": lengths.mem_len,
+    "max_position_embeddings": lengths.mem_len or lengths.segment_len,
     "rms_norm_eps": config.layer_norm_epsilon,
     "rope_parameters": positions,
     "tie_word_embeddings": config.tie_weights,
@@ -250,7 +296,7 @@ def _kind(
 ) -> tuple[str, mapping.Fields] | None:
   """The type that has a model's options, and what it says of its window."""
   window: int | None = None
-  if lengths.same_length:
+  if visibility.has_window(lengths.mem_len, same_length=lengths.same_length):
     window = lengths.mem_len + (config.same_length_window != "mem_len")
   options = (config.qkv_bias, config.qk_norm)
   if options == (False, False):
