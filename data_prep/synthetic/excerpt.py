@@ -26,6 +26,7 @@ QUESTION = "?"
 # Where the stretch of a split starts and stops in a part.
 STRETCHES = {"train": (0.0, 0.8), "valid": (0.8, 0.9), "test": (0.9, 1.0)}
 _SHORTEST = 8
+_MOST_TRIES = 1000  # For an excerpt that is in one part alone.
 
 
 def parts(text: list[str]) -> list[list[str]]:
@@ -47,7 +48,7 @@ def write(
   The logarithm of its length is distributed uniformly.
 
   Raises:
-    UserError: the text is too short.
+    UserError: the text is too short, or its parts say the same.
   """
   all_parts = parts(text)
   joined = [f" {' '.join(part)} " for part in all_parts]
@@ -61,7 +62,7 @@ def write(
     )
 
   def document() -> task.Document:
-    while True:
+    for _ in range(_MOST_TRIES):
       number = int(generator.integers(NUM_PARTS))
       count = task.log_uniform(generator, _SHORTEST, max_distance - 1)
       first = int(generator.integers(start, stop - count + 1))
@@ -71,6 +72,10 @@ def write(
         distance = count + 1
         answer = [(distance, distance)]
         return task.Document([*words, QUESTION, f"part{number + 1}"], answer)
+    raise errors.UserError(
+      f"--source says everything several times: of {_MOST_TRIES} excerpts none "
+      "was in one part alone; give another text."
+    )
 
   return task.fill(num_tokens, document)
 

@@ -307,6 +307,13 @@ def test_no_split_has_words_of_an_excerpt_of_another(tmp_path):
   assert not found["valid"] & found["test"]
 
 
+def test_a_text_that_repeats_itself_has_no_excerpts(tmp_path):
+  source = tmp_path / "text.txt"
+  source.write_text("one two three four five six seven eight " * 2000)
+  with pytest.raises(errors.UserError, match="says everything several times"):
+    prepare("excerpt", tmp_path, str(source), max_distance=40)
+
+
 def test_a_passkey_needs_as_many_words_as_its_distance(tmp_path):
   source = tmp_path / "text.txt"
   source.write_text("word " * 1000)
