@@ -26,12 +26,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from transformer_xl.analysis import recall
+from transformer_xl.config import registry
 from transformer_xl.data import token_file
 
 if TYPE_CHECKING:
   import torch
 
 WIDTH = 64
+TOKENS_PER_UPDATE = 2048  # Of experiments/memory_suite.py.
 RATES = (1e-4, 4.6e-4, 2.2e-3, 1e-2)  # numpy.logspace(-4, -2, 4)
 WEIGHT_DECAY = 0.1
 UNMARKED = -100  # The label of what is no answer, for PyTorch's loss.
@@ -54,7 +56,9 @@ def main() -> None:
   )
   parser.add_argument("--dataset", required=True, help="a prepared folder")
   parser.add_argument("--layers", default="attention,based")
-  parser.add_argument("--num_tokens", type=int, default=800 * 2048)
+  parser.add_argument(
+    "--num_tokens", type=int, help="by default those of the task's study"
+  )
   parser.add_argument("--batch_size", type=int, default=102, help="documents")
   parser.add_argument("--num_seeds", type=int, default=5)
   options = parser.parse_args()
@@ -65,7 +69,11 @@ def main() -> None:
   train, valid, test = (
     read(options.dataset, split) for split in ("train", "valid", "test")
   )
-  vocab_size = token_file.read_meta(options.dataset)["vocabulary"]["size"]
+  meta = token_file.read_meta(options.dataset)
+  vocab_size = meta["vocabulary"]["size"]
+  if options.num_tokens is None:
+    updates = registry.tasks[meta["dataset"]].suite_updates
+    options.num_tokens = updates * TOKENS_PER_UPDATE
   for layer in options.layers.split(","):
 
     def trained(
