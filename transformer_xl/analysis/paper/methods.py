@@ -131,6 +131,7 @@ def _study(request: Request) -> Found:
   )
   preset = _study_preset(request)
   result = comparison.run(request.config, request.models, preset)
+  storage.publish(request.models)
   rows = {}
   for row in result["rows"]:
     by_seed = [unit(nll) for nll in row["nll_by_seed"][row["length"]]]
@@ -147,6 +148,7 @@ def _ablation(request: Request) -> Found:
   """Perplexity at the attention length of training, and at the best one."""
   preset = _ablation_preset(request)
   result = comparison.run(request.config, request.models, preset)
+  storage.publish(request.models)
   rows = {}
   for row in result["rows"]:
     by_seed = row["nll_by_seed"][row["init"]["attention_len"]]
@@ -161,7 +163,8 @@ def _ablation(request: Request) -> Found:
       high=nats.perplexity(max(by_seed)),
       num_parameters=row["num_parameters"],
     )
-  picture = os.path.join(request.models, "results", "ablation.png")
+  results = os.path.join(storage.local(request.models), "results")
+  picture = os.path.join(results, "ablation.png")
   return Found(rows, result, pictures={"attention": picture})
 
 
@@ -186,6 +189,7 @@ def _recl(request: Request) -> Found:
     folders = tuple(by_name[name].folder for name in names)
     together = load.replaced(first.config, {"analysis.group": folders})
     result = recl.run(together, first.folder)
+    storage.publish(first.folder)
     details[group] = result
     figures[group] = recl.draw(result)
     for index, name in enumerate(names):
@@ -211,8 +215,10 @@ def _attention(request: Request) -> Found:
   (trial,) = _trials(request)
   _trained(trial)
   result = attention_maps.run(trial.config, trial.folder)
+  storage.publish(trial.folder)
+  results = os.path.join(storage.local(trial.folder), "results")
   pictures = {
-    name: os.path.join(trial.folder, "results", f"attention_{name}.png")
+    name: os.path.join(results, f"attention_{name}.png")
     for name in ("distance", "heads", "terms")
   }
   return Found({}, result, pictures=pictures)
