@@ -245,6 +245,14 @@ def test_what_is_not_a_variant_is_one_line(text):
     variants.parse(text)
 
 
+@pytest.mark.parametrize(
+  "value", ["analysis.split=test", "analysis.seeds=(3,)", "eval.split=test"]
+)
+def test_variants_are_measured_alike(value):
+  with pytest.raises(errors.UserError, match="all variants share"):
+    variants.parse(f"a: {value}")
+
+
 def test_values_are_literals_or_words():
   rotating, recurrent = kinds.encoding(rotates=True), kinds.recurrent()
   variant = variants.parse(

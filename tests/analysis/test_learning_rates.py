@@ -7,6 +7,7 @@ import pytest
 
 from tests.analysis import runs
 from transformer_xl import errors
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import trials
 
 
@@ -128,6 +129,62 @@ def test_a_rate_that_diverges_with_any_seed_is_lost(
   assert len(row["nll_by_seed"][8]) == 3
   # Neither the seed that came after the lost one, nor anything twice.
   assert len(trained) == len({*trained}) == 3 + 1 + 1 + 2
+
+
+def test_times_are_measured_once_where_a_rate_diverged(
+  data_dir, tmp_path, trained, monkeypatch
+):
+  trained.diverges = {0.4}
+  timed = []
+  seconds_per_token = costs.seconds_per_token
+
+  def time(each):
+    timed.append(each)
+    return seconds_per_token(each)
+
+  monkeypatch.setattr(costs, "seconds_per_token", time)
+  rates = {"analysis.learning_rates": (0.1, 0.2, 0.4)}
+  for _ in range(2):
+    runs.study_of(data_dir, tmp_path, "base: ", **rates)
+  assert len(timed) == 1
+
+
+def test_a_rate_of_another_training_is_not_taken_for_ones_own(
+  data_dir, tmp_path, trained
+):
+  """The search comes to a folder that the first rates do not name."""
+  trained.loss = parabola(0.1)
+  runs.study_of(
+    data_dir, tmp_path, "base: ", **{"analysis.learning_rates": (0.05, 0.1)}
+  )
+  updates = {
+    "analysis.learning_rates": (0.3, 0.9),
+    "analysis.max_learning_rates": 6,
+    "train.num_steps": 8,
+  }
+  with pytest.raises(errors.UserError, match=r"train\.num_steps=4 and 8 is"):
+    runs.study_of(data_dir, tmp_path, "base: ", **updates)
+
+
+def test_a_variant_that_always_diverges_does_not_end_the_others(
+  data_dir, tmp_path, trained, monkeypatch
+):
+  train = trials.loop.train
+
+  def train_or_diverge(config, folder):
+    train(config, folder)
+    if config.train.mem_len == 16:
+      raise errors.DivergenceError("lost")
+
+  monkeypatch.setattr(trials.loop, "train", train_or_diverge)
+  variants = ("base: ", "lost: train.mem_len=16", "last: train.mem_len=4")
+  rates = {"analysis.learning_rates": (0.1, 0.2)}
+  message = r"'lost' diverges at every learning rate of \[0.1, 0.2\]"
+  with pytest.raises(errors.UserError, match=message):
+    runs.study_of(data_dir, tmp_path, *variants, **rates)
+  written = json.loads((tmp_path / "results" / "study.json").read_text())
+  assert [row["name"] for row in written["rows"]] == ["base", "last"]
+  assert all(row["seconds_per_token"] for row in written["rows"])
 
 
 def test_more_rates_to_start_with_than_may_be_tried_are_refused(

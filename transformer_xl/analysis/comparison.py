@@ -184,6 +184,8 @@ def run(
 
   with worker.waiting_for(workdir, lock):
     rows = finished_rows()
+    if not rows or rows[0].name != plans[0].variant.name:
+      _require_rates(plans[:1], worker)
     for row in rows:
       if row.edge:
         logging.warning(
@@ -200,7 +202,21 @@ def run(
       result["planned_for"] = chip.device_kind
       rows = _planned(rows, chip)
       _write(result, with_differences(rows), workdir, preset)
+  _require_rates(plans, worker)  # Last, so that the others are written.
   return result
+
+
+def _require_rates(
+  plans: Sequence[plans_lib.Plan], worker: workers.Worker
+) -> None:
+  """Raises a UserError for a variant that no learning rate suits."""
+  for plan in plans:
+    losses = worker.progress(plan).losses
+    if losses and rate_search.diverges(losses):
+      raise errors.UserError(
+        f"{plan.variant.name!r} diverges at every learning rate of "
+        f"{sorted(losses)}; name lower ones in analysis.learning_rates."
+      )
 
 
 def _timed(
@@ -256,7 +272,11 @@ def _written_before(
     with open(path, encoding="utf-8") as file:
       before = json.load(file)
     is_same = before["device"] == result["device"]
-    now = json.loads(json.dumps([_entry(row, preset) for row in rows]))
+    # As it is read back: the loss of a lost rate is null.
+    written = metrics_log.to_json(
+      {"rows": [_entry(row, preset) for row in rows]}
+    )
+    now = json.loads(written)["rows"]
     if is_same and [*map(_untimed, before["rows"])] == [*map(_untimed, now)]:
       return before["rows"]
   except (OSError, ValueError, LookupError, TypeError, AttributeError):

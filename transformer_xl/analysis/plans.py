@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from transformer_xl import errors
 from transformer_xl.analysis import rate_search
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
@@ -107,8 +106,8 @@ class Progress(NamedTuple):
 def progress(plan: Plan, known: Known) -> Progress:
   """How far a variant is.
 
-  Raises:
-    UserError: training diverged at every rate.
+  One of which training diverges at every rate is finished, too, and has no
+  measurements.
   """
   first, *others = plan.seeds
   most_rates = max(
@@ -129,10 +128,7 @@ def progress(plan: Plan, known: Known) -> Progress:
       )
     rate = rate_search.best(losses)
     if rate_search.diverges(losses):
-      raise errors.UserError(
-        f"{plan.variant.name!r} diverges at every learning rate of "
-        f"{sorted(losses)}; name lower ones in analysis.learning_rates."
-      )
+      return Progress([], losses, rate=None, measured=[], least=0, most=0)
 
   measured = []
   jobs = []

@@ -80,6 +80,13 @@ def check(trial: variants.Trial) -> None:
   Also if a new trial would start from parameters that cannot be read.
   """
   before = _read(trial.folder)["trained_with"]
+  _require_same(trial, before)
+  if not before and trial.config.train.init_from:
+    initial_parameters.check(trial.config.recipe, trial.config.data.dataset_dir)
+
+
+def _require_same(trial: variants.Trial, before: metrics_log.Json) -> None:
+  """Raises a UserError if a folder's trial was trained with other settings."""
   now = _trained_with(trial.config.recipe, trial.config.data)
   for name, value in before.items():
     if now.get(name) != value:
@@ -87,8 +94,6 @@ def check(trial: variants.Trial) -> None:
         f"{trial.folder} was trained with {name}={value} and {now.get(name)} "
         "is requested; use another --workdir."
       )
-  if not before and trial.config.train.init_from:
-    initial_parameters.check(trial.config.recipe, trial.config.data.dataset_dir)
 
 
 def known(
@@ -98,12 +103,18 @@ def known(
   lengths: Sequence[int],
   may_diverge: bool,
 ) -> Measured | None:
-  """What `measure` has found before, in this process or in another one."""
+  """What `measure` has found before, in this process or in another one.
+
+  Raises:
+    UserError: the folder has a trial of other settings.
+  """
   accepted = [_asked(trial, split, lengths)]
   if may_diverge:
     accepted.append(_if_diverged(trial))
-  for before in _read(trial.folder)["measured"]:
+  kept = _read(trial.folder)
+  for before in kept["measured"]:
     if before["asked"] in accepted:
+      _require_same(trial, kept["trained_with"])
       return _measured_before(before)
   return None
 

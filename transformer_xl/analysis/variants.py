@@ -23,7 +23,12 @@ from transformer_xl.training import programs
 # A variant's name is also that of its folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # What variants cannot change, and the field to set instead.
-_SHARED = {"seed": "analysis.seeds", "eval.split": "analysis.split"}
+_SHARED = {
+  "seed": "analysis.seeds",
+  "analysis.seeds": "analysis.seeds",
+  "eval.split": "analysis.split",
+  "analysis.split": "analysis.split",
+}
 
 
 class Variant(NamedTuple):
