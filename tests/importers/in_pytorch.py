@@ -73,6 +73,13 @@ MODELS = {
     f"model.{ROTATING}.position_scale": 0.5,
     "model.pre_norm": True,
   },
+  "frequencies of Llama 3": {
+    "kind": "byte",
+    "model.encoding": ROTATING,
+    f"model.{ROTATING}.base": 500.0,
+    f"model.{ROTATING}.long_factor": 8.0,
+    f"model.{ROTATING}.original_len": 40,
+  },
   SLOPING: {"kind": "byte", "model.encoding": SLOPING, "model.num_heads": 3},
   "block of today": {"kind": "subword", **BLOCK_OF_TODAY},
   "block of today around relative attention": {

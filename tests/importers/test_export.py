@@ -15,11 +15,16 @@ import tokenizers
 import transformer_xl
 from tests import kinds
 from tests import saved_runs
+from tests.config import test_effects
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.config import registry
+from transformer_xl.config import schema
+from transformer_xl.importers import decoders
 from transformer_xl.importers import export_run
+from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
+from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
@@ -47,6 +52,12 @@ FIELDS = {
   "generate.stop": "a",
   "seed": 5,
 }
+
+MODEL_FIELDS = {
+  path for path in schema.all_fields() if path.startswith("model.")
+}
+SMALL = {"model.vocab_size": 20, "model.num_layers": 2, "model.head_dim": 8}
+DROPPED = ("input", "output", "projection", "embedding", "weight")
 
 
 def exported(folder, **fields):
@@ -85,6 +96,9 @@ def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
     {
       "model.encoding": ROTATING,
       f"model.{ROTATING}.position_scale": 0.5,
+      f"model.{ROTATING}.base": 100.0,
+      f"model.{ROTATING}.long_factor": 4.0,
+      f"model.{ROTATING}.original_len": 40,
     },
     pytest.param({"model.encoding": kinds.sloping()}, marks=pytest.mark.rest),
     pytest.param(
@@ -115,6 +129,44 @@ def test_what_transfoxl_had_not_comes_back(tmp_path, fields):
     *("modeling_transformer_xl.py", "config.json", "model.safetensors"),
     *("tokenizer.json", "tokenizer_config.json", "README.md"),
   }
+
+
+# What nothing but training reads, or decides how something is computed.
+NOT_EXPORTED = {
+  *(f"model.{name}_dropout_rate" for name in DROPPED),
+  "model.locked_dropout",
+  "model.cluster_capacities",
+  "model.auxiliary.layers",
+  "model.auxiliary.num_targets",
+  "model.auxiliary.target_weight",
+  "model.attention",
+  "model.remat",
+  "model.scan_unroll",
+}
+
+
+@pytest.mark.parametrize(
+  "path",
+  [path for path in test_effects.CASES if path.startswith("model.")],
+)
+def test_no_field_of_a_model_is_lost_in_silence(path):
+  """An export has it, or is refused."""
+  value, beside = test_effects.CASES[path]
+  beside = {name: each for name, each in beside.items() if name in MODEL_FIELDS}
+  written = []
+  for updates in (beside, beside | {path: value}):
+    config = load.changed(
+      load.from_config_dict(load.default()), SMALL | updates
+    )
+    lengths = mapping.lengths_of(config.score, config.eval)
+    try:
+      fields = decoders.config_fields(config.model, lengths)
+      fields = fields or huggingface.config_fields(config.model, lengths)
+    except errors.UserError:
+      return
+    written.append((fields, huggingface.own_fields(config)))
+  is_same = written[0] == written[1]
+  assert is_same == (path in NOT_EXPORTED)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ import safetensors
 import safetensors.numpy
 
 from transformer_xl import errors
+from transformer_xl.config import fields as fields_lib
 from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import decoders
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
+from transformer_xl.model.encodings import rope
 
 # In the order in which transformers looks for them. An index names the files
 # over which large weights are spread.
@@ -52,7 +54,7 @@ REQUIRED = (
 # Options that TransfoXL had not and the file for transformers has.
 CARRIED = (
   "model.encoding",
-  "model.rope.position_scale",
+  *(field.name for field in fields_lib.walk(rope.Rope.Fields, "model.rope.")),
   "model.project_equal_width",
   "model.norm",
   "model.final_norm",

@@ -289,10 +289,10 @@ class Attention(nn.Module):
 
     if config.encoding == "rope":
       positions = torch.arange(k.shape[1], device=k.device)
-      of_rope = config.later("rope", {})
-      positions = positions * of_rope.get("position_scale", 1.0)
-      q = rotated(q, positions[-q.shape[1] :])
-      k = rotated(k, positions)
+      frequencies = rotary_frequencies(config.d_head, config.later("rope", {}))
+      frequencies = frequencies.to(k.device)
+      q = rotated(q, positions[-q.shape[1] :], frequencies)
+      k = rotated(k, positions, frequencies)
     num_shares = config.n_head // k.shape[2]  # Neighbouring heads of queries.
     k, v = (rows.repeat_interleave(num_shares, 2) for rows in (k, v))
     if config.encoding == "relative":
@@ -869,11 +869,25 @@ def relative_shift(by_distance: Tensor) -> Tensor:
   return padded[..., shape[0] :].unflatten(-1, shape)
 
 
-def rotated(rows: Tensor, positions: Tensor) -> Tensor:
+def rotary_frequencies(width: int, own: dict[str, float]) -> Tensor:
+  """Radians a position of each pair of channels [d / 2], in float32.
+
+  Su et al. 2021. Llama 3.1 divides those that turn seldom in `original_len`
+  positions by `long_factor`.
+  """
+  channels = torch.arange(0, width, 2, dtype=torch.float64)
+  frequencies = own.get("base", 10000.0) ** (-channels / width)
+  turns = own.get("original_len", 8192) * frequencies / (2 * math.pi)
+  low = own.get("low_turns", 1.0)
+  high = own.get("high_turns", 4.0)
+  fast = ((turns - low) / (high - low)).clamp(0, 1)
+  frequencies = frequencies * (fast + (1 - fast) / own.get("long_factor", 1.0))
+  return (frequencies * own.get("position_scale", 1.0)).float()
+
+
+def rotated(rows: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
   """Rotates [B, rows, H, d] by their positions [rows] (Su et al. 2021)."""
-  width = rows.shape[-1]
-  channels = torch.arange(0, width, 2, device=rows.device)
-  angles = positions[:, None, None] * 10000.0 ** (-channels / width)
+  angles = positions[:, None, None] * frequencies
   first, second = rows.float().chunk(2, -1)
   real = first * angles.cos() - second * angles.sin()
   imaginary = second * angles.cos() + first * angles.sin()
