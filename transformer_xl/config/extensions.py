@@ -94,14 +94,15 @@ def load_installed() -> None:
 
 
 def _load_file(path: str) -> None:
-  """Imports a file under a name of its own."""
+  """Imports a file under a name of its own, which its folder is part of."""
   file = pathlib.Path(storage.expanded(path)).absolute()
   if not file.is_file():
     raise errors.UserError(
       f"--extensions={path}: there is no such file; name the path of a .py "
       "file, or a module that Python can import."
     )
-  name = f"{_PREFIX}{file.stem}"
+  place = hashlib.sha256(str(file.parent).encode()).hexdigest()
+  name = f"{_PREFIX}{file.stem}_{place[:8]}"
   sha256 = _sha256(str(file))
   there = sys.modules.get(name)
   if there is not None and vars(there)["_sha256"] == sha256:
@@ -116,6 +117,8 @@ def _load_file(path: str) -> None:
     spec.loader.exec_module(module)
   except (Exception, SystemExit) as error:
     del sys.modules[name]
+    if there is not None:  # What it registered is still there.
+      sys.modules[name] = there
     raise errors.UserError(f"--extensions={path}: {reason(error)}") from error
 
 
