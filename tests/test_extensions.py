@@ -225,6 +225,44 @@ def test_another_version_of_the_file_is_said(results):
   assert said in " ".join(result["stderr"].split())
 
 
+def test_two_files_of_one_name_are_two(tmp_path):
+  """In a process of its own, since it registers for good."""
+  mixer = "from transformer_xl import extend\n@extend.mixer('{}')\n"
+  mixer += "class Own(extend.Mixer):\n  pass\n"
+  for place, name in (("a", "first"), ("b", "second"), ("c", "first")):
+    (tmp_path / place).mkdir()
+    (tmp_path / place / "memory.py").write_text(mixer.format(name))
+  subprocess.run(
+    [sys.executable, "-c", TWO_FILES], cwd=tmp_path, check=True, timeout=60
+  )
+
+
+TWO_FILES = """
+import pathlib
+from transformer_xl import errors
+from transformer_xl.config import extensions
+from transformer_xl.config import schema
+parts = [schema.Part("mixer", "first"), schema.Part("mixer", "second")]
+extensions.load(["a/memory.py", "b/memory.py"])
+found = extensions._of_parts(parts)
+assert {one.provides for one in found} == {("mixer first",), ("mixer second",)}
+assert {one.name for one in found} == {"memory.py"}
+assert len({one.sha256 for one in found}) == 2
+pathlib.Path("b/memory.py").write_text("damaged (")
+for path, text in (
+  ("c/memory.py", "there is a mixer 'first' already"),
+  ("b/memory.py", "SyntaxError"),
+):
+  try:
+    extensions.load([path])
+  except errors.UserError as error:
+    assert text in str(error), error
+  else:
+    raise AssertionError(path)
+assert extensions._of_parts(parts) == found
+"""
+
+
 def test_a_task_from_outside_is_compared_in_the_lab(folder):
   def run(module, *arguments):
     command = [sys.executable, "-m", f"transformer_xl.{module}", *arguments]
