@@ -9,9 +9,11 @@ from flax.nnx import bridge
 
 from tests import kinds
 from tests import tiny
+from transformer_xl.config import registry
 from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import layers_reader
 from transformer_xl.model import network
+from transformer_xl.model import parameters
 
 MODELS = {
   "attention": {"untie_biases": False},
@@ -151,3 +153,31 @@ def test_a_reader_with_fixed_parameters_gives_the_same_in_any_steps(config):
     rtol=2e-4,
     atol=2e-5,
   )
+
+
+@pytest.mark.parametrize("name", registry.mixers)
+def test_parameters_are_computed_with_as_a_reader_rounds_them(name):
+  """Training and a reader would differ otherwise."""
+  updates = {
+    path.removeprefix("model."): value
+    for path, value in kinds.model(name).items()
+    if path.startswith("model.")
+  }
+  updates |= {"dtype": "bfloat16", "pre_norm": True, "num_layers": 1}
+  config = tiny.model_config(**updates)
+  vectors, params = inputs(config)
+  rounded = jax.tree.map(
+    lambda leaf: leaf.astype(jnp.float32),
+    parameters.in_compute_type(params, config),
+  )
+  assert any(
+    (one != other).any()
+    for one, other in zip(
+      jax.tree.leaves(params), jax.tree.leaves(rounded), strict=True
+    )
+  )
+  state = empty(config)
+  vectors = vectors.astype(jnp.bfloat16)
+  expected, _ = read(config, params, vectors, state)
+  found, _ = read(config, rounded, vectors, state)
+  np.testing.assert_array_equal(found, expected)

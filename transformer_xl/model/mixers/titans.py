@@ -124,11 +124,9 @@ class Titans(mixer.Mixer):
       value_dim=own.value_dim,
     )
 
-    # Each head draws its own matrices.
-    draw = nn.initializers.lecun_normal(batch_axis=0)
     start = Weights(
-      self.param("first", draw, (num_heads, own.key_dim, own.hidden_dim)),
-      self.param("second", draw, (num_heads, own.hidden_dim, own.value_dim)),
+      self._drawn("first", (num_heads, own.key_dim, own.hidden_dim)),
+      self._drawn("second", (num_heads, own.hidden_dim, own.value_dim)),
     )
     outputs, learned, momentum = read_tokens(
       Tokens(
@@ -155,6 +153,15 @@ class Titans(mixer.Mixer):
     )
     mixed = associations.gated_output(self, outputs, rows, shared)
     return mixed, mixer.Kept(kept)
+
+  def _drawn(self, name: str, shape: tuple[int, int, int]) -> jax.Array:
+    """A matrix for each head, which draws its own, to begin a document with.
+
+    Rounded to the compute type, as where parameters are fixed; in float32.
+    """
+    draw = nn.initializers.lecun_normal(batch_axis=0)
+    matrices = self.param(name, draw, shape, jnp.float32)
+    return matrices.astype(self.config.dtype).astype(jnp.float32)
 
   def _gate(
     self, rows: shapes.Hidden, name: str, start: float
