@@ -3,7 +3,7 @@
 277,050,395 parameters; everything but the text is as in enwik8_large.
 Measured: not trained here.
 Cost: the paper's run took 32 TPU cores for 2 to 5 days; the compiler's
-estimates are in docs/measurements/tpu.md.
+estimates of enwik8_large are in docs/measurements/tpu.md.
 Run: python -m transformer_xl.main --config=experiments/text8_large.py \
   --workdir=/tmp/text8_large
 """
