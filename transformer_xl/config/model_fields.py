@@ -95,7 +95,7 @@ class ModelConfig(Group):
   num_positions: int = field(256, "at least 1")
   """Rows of a learned table, for encodings that have one: of distances, whose
   last row serves all longer ones, or of positions in a segment."""
-  # Dropout: docs/ptb.md measures the kinds.
+  # Dropout.
   dropout_rate: float = field(0.1, "in [0, 1)", transfer="any")
   """Dropout inside all layers."""
   input_dropout_rate: float = field(
