@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+import tokenizers
+from tokenizers import processors
 
 import transformer_xl
 from tests import comparison
@@ -181,6 +183,57 @@ TEMPLATE = (
   "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}"
   "{{ eos_token }}{% endfor %}"
 )
+
+
+def with_special_tokens(folder):
+  """A tokenizer that puts one in front of a text, and says what they are."""
+  path = str(folder / "tokenizer.json")
+  tokenizer = tokenizers.Tokenizer.from_file(path)
+  tokenizer.add_special_tokens(["<|begin_of_text|>", "<|im_end|>"])
+  start = tokenizer.token_to_id("<|begin_of_text|>")
+  tokenizer.post_processor = processors.TemplateProcessing(
+    single="<|begin_of_text|> $A",
+    special_tokens=[("<|begin_of_text|>", start)],
+  )
+  tokenizer.save(path)
+  about = {
+    "bos_token": {"content": "<|begin_of_text|>", "special": True},
+    "eos_token": "<|im_end|>",
+    "pad_token": None,
+  }
+  (folder / "tokenizer_config.json").write_text(json.dumps(about))
+  return start, tokenizer.token_to_id("<|im_end|>")
+
+
+def test_special_tokens_of_a_source_are_those_of_its_export(tmp_path):
+  """Not the first that has a usual name, as <|endoftext|> has."""
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
+  source = tmp_path / "source"
+  decoders_by_hand.write(source, fields, decoders_by_hand.tensors(fields))
+  start, end = with_special_tokens(source)
+  workdir = str(tmp_path / "run")
+  import_run.make(import_run.Request("huggingface", str(source)), workdir)
+  target = tmp_path / "export"
+  export_run.export(workdir, str(target))
+  written = json.loads((target / "config.json").read_text())
+  assert written["bos_token_id"] == start
+  assert written["eos_token_id"] == end
+  about = json.loads((target / "tokenizer_config.json").read_text())
+  assert about["bos_token"] == "<|begin_of_text|>"
+  assert about["eos_token"] == about["pad_token"] == "<|im_end|>"
+
+
+def test_a_text_is_read_behind_the_token_that_begins_one(tmp_path):
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
+  decoders_by_hand.write(tmp_path, fields, decoders_by_hand.tensors(fields))
+  assert transformer_xl.load(tmp_path).config.score.prefix == "\n"
+  start, _ = with_special_tokens(tmp_path)
+  model = transformer_xl.load(tmp_path)
+  text = "a word"
+  ids = model.vocabulary.encode(text)
+  found = log_probabilities(model, [np.array([start, *ids[:-1]])])
+  expected = found[np.arange(len(ids)), ids].sum()
+  assert model.score([text])[0].nll == pytest.approx(-expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("where", ["own file", "tokenizer_config.json"])

@@ -154,6 +154,8 @@ def test_transformers_loads_an_export_without_our_code(name, tmp_path):
     target, output_loading_info=True
   )
   assert not any(report[key] for key in ("missing_keys", "unexpected_keys"))
+  end = transformer_xl.load(workdir).vocabulary.encode("<|endoftext|>")
+  assert [loaded.generation_config.eos_token_id] == end.tolist()
   tokens = beside_transformers.tokens_of(2)
   mine = transformer_xl.load(workdir)
   expected = beside_transformers.theirs(loaded.eval(), tokens)

@@ -15,7 +15,7 @@ import pathlib
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -267,7 +267,10 @@ class SubwordVocabulary(Vocabulary):
   unit = "subword"
   model: tokenizers.Tokenizer
   lower_case: bool
-  chat_template: str | None = None  # Of an import; kept for its export.
+  # Of an import, and kept for its export: how messages become text, and the
+  # special tokens by what they are, such as `eos_token`.
+  chat_template: str | None = None
+  roles: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
   @functools.cached_property
   def unknown(self) -> int | None:
@@ -378,7 +381,8 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
       raise ValueError(f"an id is {size - 1}")
     symbols = tuple(model.id_to_token(i) or "" for i in range(size))
     template = tokenizer.get("chat_template")
-    return SubwordVocabulary(symbols, model, lower_case, template)
+    roles = dict(tokenizer.get("roles", {}))
+    return SubwordVocabulary(symbols, model, lower_case, template, roles)
   symbols = tuple(map(unescape, text.removesuffix("\n").split("\n")))
   if len(set(symbols)) < len(symbols):
     [(twice, _)] = collections.Counter(symbols).most_common(1)

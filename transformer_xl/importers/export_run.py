@@ -7,6 +7,7 @@
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -103,6 +104,13 @@ def export(
   if fields is None:
     fields = huggingface.config_fields(config.model, lengths)
   fields[huggingface.OWN] = huggingface.own_fields(config)
+  # Of a model that attends to zeros before a text, none can be padded there.
+  has_zeros = config.model.memory_start == "zeros"
+  settings = tokenizer.settings(
+    vocabulary, padding_side="right" if has_zeros else "left"
+  )
+  if is_decoder:
+    fields |= tokenizer.special_ids(vocabulary, settings)
   model = trained_model.load_on_one_device(config, workdir)
   with import_run.new_folder(target) as folder:
     path = os.path.join(storage.local(folder), "model.safetensors")
@@ -114,10 +122,7 @@ def export(
       write_weights(path, model.params, config.model)
       code = pathlib.Path(__file__).with_name(huggingface.MODELING)
       _write(folder, huggingface.MODELING, code.read_text("utf-8"))
-    # Of a model that attends to zeros before a text, none can be padded there.
-    has_zeros = config.model.memory_start == "zeros"
-    side = "right" if has_zeros else "left"
-    _write_vocabulary(workdir, folder, vocabulary, padding_side=side)
+    _write_vocabulary(workdir, folder, vocabulary, settings)
     cards = model_card.evaluations(
       workdir, step=model.step, parameters=config.eval.parameters
     )
@@ -151,8 +156,7 @@ def _write_vocabulary(
   workdir: str,
   folder: str,
   vocabulary: vocabulary_lib.Vocabulary,
-  *,
-  padding_side: str,
+  settings: Mapping[str, object],
 ) -> None:
   """Writes the folder that `load` reads, and what HuggingFace reads."""
   source = os.path.join(storage.local(workdir), run_record.VOCABULARY)
@@ -161,7 +165,6 @@ def _write_vocabulary(
     lines = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
     _write(folder, "vocab.txt", lines)
   _write(folder, "tokenizer.json", tokenizer.make(vocabulary).to_str())
-  settings = tokenizer.settings(vocabulary, padding_side=padding_side)
   _write(folder, "tokenizer_config.json", json.dumps(settings, indent=2))
 
 

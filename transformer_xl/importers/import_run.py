@@ -155,6 +155,10 @@ def opened(request: Request) -> Iterator[Imported]:
         "it, or a prepared dataset's folder, when you import the model with "
         "python -m transformer_xl.importers.main --vocabulary=PATH."
       )
+    if not found.own:  # An export of ours says what comes before a text.
+      start = vocabulary_lib.start_of_text(path)
+      if start:
+        config = load.replaced(config, {"score.prefix": start})
     layout = found.layout or kind.layout
     params, rows = mapping.open_tensors(
       found.tensors,

@@ -6,7 +6,7 @@ neighbours in Python (a Greek sigma at the end of a word).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tokenizers
 from tokenizers import decoders
@@ -53,10 +53,11 @@ def settings(
   """What tokenizer_config.json says.
 
   The start and end of a text, and padding, are special tokens of the
-  vocabulary. Without any they are the end of a line among words, or else what
-  texts have least of, since HuggingFace's libraries may leave them out of what
-  they decode: NUL, unknown tokens, or the last symbol. `encode` adds none of
-  these, and in a text they are symbols like any other.
+  vocabulary, those that an import says or the usual ones. Without any they are
+  the end of a line among words, or else what texts have least of, since
+  HuggingFace's libraries may leave them out of what they decode: NUL, unknown
+  tokens, or the last symbol. `encode` adds none of these, and in a text they
+  are symbols like any other.
   """
   result: dict[str, object] = {
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -69,6 +70,9 @@ def settings(
   template = getattr(vocabulary, "chat_template", None)  # Of subwords alone.
   if template is not None:
     result["chat_template"] = template
+  roles = getattr(vocabulary, "roles", {})  # Of imported subwords alone.
+  if "eos_token" in roles:
+    return result | {"pad_token": roles["eos_token"], **roles}
   if vocabulary.special:
     names = list(vocabulary.special.values())
     end = _first(_ENDS, names) or names[0]
@@ -89,6 +93,23 @@ def settings(
     tokens["unk_token"] = vocabulary.unknown
   name = make(vocabulary).id_to_token
   return result | {role: name(index) for role, index in tokens.items()}
+
+
+def special_ids(
+  vocabulary: vocabulary_lib.Vocabulary, settings: Mapping[str, object]
+) -> dict[str, int | None]:
+  """What config.json says of the special tokens in `settings`.
+
+  A type of model has ids of its own where its file has none, at which
+  transformers would end a text.
+  """
+  tokenizer = make(vocabulary)
+  ids: dict[str, int | None] = {}
+  for role in ("bos_token", "eos_token", "pad_token"):
+    ids[f"{role}_id"] = None
+    if role in settings:
+      ids[f"{role}_id"] = tokenizer.token_to_id(str(settings[role]))
+  return ids
 
 
 def _first(usual: Sequence[str], names: Sequence[str]) -> str | None:

@@ -18,8 +18,11 @@ from transformer_xl.workdir import run_record
 
 FILE_NAME = "vocabulary.txt"
 SUBWORDS = "vocabulary.json"
+ABOUT = "tokenizer_config.json"
 # Where a chat template is, in transformers 5 and before.
-CHAT_TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
+CHAT_TEMPLATES = ("chat_template.jinja", ABOUT)
+# What special tokens are, by the names in the second file.
+SPECIAL = ("bos_token", "eos_token", "pad_token")
 # The first of each that a vocabulary of words has plays the role.
 ROLES = {"end_of_line": ("<eos>", "<S>"), "unk": ("<unk>", "<UNK>")}
 
@@ -70,9 +73,13 @@ def _converted(path: str, size: int) -> tuple[bytes, metrics_log.Json]:
   if path.endswith("tokenizer.json"):
     content = _padded(path, size).to_str().encode()
     tokenizer = {"kind": "subword", "lower_case": False}
-    template = _chat_template(os.path.dirname(path))
+    folder = os.path.dirname(path)
+    template = _chat_template(folder)
     if template is not None:
       tokenizer["chat_template"] = template
+    roles = _roles(folder)
+    if roles:
+      tokenizer["roles"] = roles
     return content, tokenizer
   published = published_vocabulary.read(path)
   kind, symbols = _kind(published.symbols)
@@ -93,27 +100,76 @@ def _converted(path: str, size: int) -> tuple[bytes, metrics_log.Json]:
   return "".join(lines).encode(), tokenizer
 
 
+def start_of_text(path: str) -> str:
+  """The tokens that a tokenizer.json puts in front of every text; "" for none.
+
+  Raises:
+    UserError: the file is damaged.
+  """
+  if not path.endswith("tokenizer.json"):
+    return ""
+  with input_files.on_disk(path) as place:
+    encoded = _opened(place).encode("")
+  return "".join(encoded.tokens)
+
+
 def _chat_template(folder: str) -> str | None:
   """How messages become text, beside a tokenizer.json; None if nothing says.
 
   The second file may have several by name.
   """
-  own, path = (pathlib.Path(folder, name) for name in CHAT_TEMPLATES)
+  own = pathlib.Path(folder, CHAT_TEMPLATES[0])
   if own.exists():
     return own.read_text("utf-8")
-  if not path.exists():
-    return None
+  about = _about(folder)
   try:
-    template = json.loads(path.read_text("utf-8")).get("chat_template")
+    template = about.get("chat_template")
     if isinstance(template, list):
       by_name = {one["name"]: one["template"] for one in template}
       template = by_name.get("default")
-  except (ValueError, LookupError, TypeError, AttributeError) as error:
-    raise errors.UserError(
-      f"{path} is damaged ({type(error).__name__}: {error}); copy it again, or "
-      "leave it out."
-    ) from None
+  except (LookupError, TypeError, AttributeError) as error:
+    raise _damaged(folder, error) from None
   return template if isinstance(template, str) else None
+
+
+def _roles(folder: str) -> dict[str, str]:
+  """The special tokens beside a tokenizer.json, by what they are."""
+  about = _about(folder)
+  roles = {}
+  for name in SPECIAL:
+    token = about.get(name)
+    if isinstance(token, dict):
+      token = token.get("content")
+    if isinstance(token, str):
+      roles[name] = token
+  return roles
+
+
+def _about(folder: str) -> metrics_log.Json:
+  """The content of tokenizer_config.json; nothing if there is none."""
+  path = pathlib.Path(folder, ABOUT)
+  if not path.exists():
+    return {}
+  try:
+    return dict(json.loads(path.read_text("utf-8")))
+  except (ValueError, TypeError) as error:
+    raise _damaged(folder, error) from None
+
+
+def _damaged(folder: str, error: Exception) -> errors.UserError:
+  return errors.UserError(
+    f"{os.path.join(folder, ABOUT)} is damaged ({type(error).__name__}: "
+    f"{error}); copy it again, or leave it out."
+  )
+
+
+def _opened(path: str) -> tokenizers.Tokenizer:
+  try:
+    return tokenizers.Tokenizer.from_file(path)
+  except Exception as error:  # The library raises no narrower class.
+    raise errors.UserError(
+      f"{path} is no tokenizer.json ({error}); copy it again."
+    ) from None
 
 
 def _padded(path: str, size: int) -> tokenizers.Tokenizer:
@@ -122,12 +178,7 @@ def _padded(path: str, size: int) -> tokenizers.Tokenizer:
   Models often have more rows than their tokenizer has symbols, so that devices
   divide them. No text has these.
   """
-  try:
-    tokenizer = tokenizers.Tokenizer.from_file(path)
-  except Exception as error:  # The library raises no narrower class.
-    raise errors.UserError(
-      f"{path} is no tokenizer.json ({error}); copy it again."
-    ) from None
+  tokenizer = _opened(path)
   first = 1 + max(tokenizer.get_vocab().values(), default=-1)
   names = [f"<|unused_{index}|>" for index in range(first, size)]
   tokenizer.add_special_tokens(names)
