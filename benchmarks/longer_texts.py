@@ -5,7 +5,8 @@ r"""Right answers on texts that are longer than those of training.
 takes the models of a finished study of a synthetic task, such as
 `--config=memory_suite:parity`: each variant at the learning rate that the study
 chose, with all seeds. They read test texts with distances 4, 16 and 64 times as
-long as those that they were trained on, with a memory so many times as long.
+long as those that they were trained on, with a memory so many times as long,
+and as many more slots where it is compressed.
 Only far answers count, of more than a quarter of the longest distance. Beside
 them stand those of the study itself.
 
@@ -71,17 +72,22 @@ def define_flags() -> None:
   """Defines the command's flags, which importing the module does not."""
   flags.DEFINE_string("study", "", "The folder of a finished study.")
   flags.DEFINE_string("data_dir", "data", "Prepared datasets.")
+  flags.DEFINE_list("only", [], "Measure these variants only.")
   flags.DEFINE_integer("num_tokens", 1_000_000, "A tenth of it is tested on.")
 
 
 def open_text(task: str, times: int, *, data_dir: str, num_tokens: int) -> Text:
   """Opens a longer text of a prepared task, and writes it if it is missing."""
   name = f"{task}_{times}_times"
-  options = token_file.read_meta(f"{data_dir}/{task}")["source"]
+  meta = token_file.read_meta(f"{data_dir}/{task}")
+  options = meta["source"]
   longest = times * options["max_distance"]
-  own = {each: options[each] for each in registry.tasks[task].options}
+  kind = registry.tasks[meta["dataset"]]
+  own = {each: options[each] for each in kind.options}
+  given = options["path"] != "generated"
   preparation.prepare(
-    dataset=task,
+    dataset=meta["dataset"],
+    source=options["path"] if given else None,
     data_dir=data_dir,
     name=name,
     # Tokens mean the same as in training.
@@ -107,6 +113,9 @@ def share(row: comparison.Row, run: str, text: Text) -> float:
     "eval.batch_size": NUM_LANES,
     "eval.mem_len": (mem_len,),
   }
+  if "compressive" in config.model.layers:
+    slots = config.value_of("model.compressive.slots")
+    values["model.compressive.slots"] = text.times * slots
   model = evaluate.load(load.replaced(config, values), run)
   guesses = recall.guess(model, mem_len, warmup_len=text.longest)
   found = recall.right_answers(guesses, text.file, text.answers, [text.far])
@@ -124,9 +133,9 @@ def in_training(
 
 
 def measure(
-  study: str, *, data_dir: str, num_tokens: int
-) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
-  """Measures a study: its task, what is said of all rows, and the rows."""
+  study: str, *, data_dir: str, num_tokens: int, only: Sequence[str]
+) -> None:
+  """Measures the rows of a study, and stores each when it is measured."""
   result = memory_tables.read(pathlib.Path(study) / "results/study.json")
   task = result["dataset"]
   scale = memory_tables.answers_scale(result)
@@ -134,8 +143,16 @@ def measure(
     open_text(task, times, data_dir=data_dir, num_tokens=num_tokens)
     for times in TIMES
   ]
-  lines = []
+  far = [first > scale.distances[-1][1] / FAR for first, _ in scale.distances]
+  counts = [sum(scale.num_answers[far.index(True) :])]
+  about = {
+    "longest": [scale.distances[-1][1], *(text.longest for text in texts)],
+    "num_answers": [*counts, *(len(text.far) for text in texts)],
+    **trials.provenance(),
+  }
   for row in memory_tables.rows_of(result):
+    if only and row.name not in only:
+      continue
     right = [in_training(row, scale).by_seed]
     for text in texts:
       by_seed = []
@@ -146,21 +163,29 @@ def measure(
         by_seed.append(share(row, trial.folder, text))
       right.append(tuple(by_seed))
       print(row.name, f"{text.times} times:", by_seed, flush=True)
-    lines.append(
-      {
-        "task": task,
-        "name": row.name,
-        "learning_rate": row.learning_rate,
-        "mem_len": row.length,
-        "right": right,
-      }
-    )
-  about = {
-    "longest": [scale.distances[-1][1], *(text.longest for text in texts)],
-    "num_answers": [len(text.far) for text in texts],
-    **trials.provenance(),
-  }
-  return task, about, lines
+    line = {
+      "task": task,
+      "name": row.name,
+      "learning_rate": row.learning_rate,
+      "mem_len": row.length,
+      "right": right,
+    }
+    _store(task, about, line)
+
+
+def _store(task: str, about: dict[str, Any], line: dict[str, Any]) -> None:
+  """Puts a row into the file, in the place of the one that it had."""
+  result: dict[str, Any] = {"tasks": {}, "rows": []}
+  if PATH.exists():
+    result = memory_tables.read(PATH)
+  result["tasks"][task] = about
+  keys = [(row["task"], row["name"]) for row in result["rows"]]
+  key = (task, line["name"])
+  if key in keys:
+    result["rows"][keys.index(key)] = line
+  else:
+    result["rows"].append(line)
+  memory_tables.write(PATH, result)
 
 
 def by_task(
@@ -183,7 +208,7 @@ def table(result: dict[str, Any]) -> str:
     cells = {"variant": name}
     for task, rows in tasks.items():
       longest = result["tasks"][task]["longest"]
-      head = f"{task}, to {' / '.join(map(str, longest))}"
+      head = f"{task}, up to {' / '.join(map(str, longest))}"
       medians = [each.median for each in rows.get(name, [])]
       cells[head] = " / ".join(f"{100 * median:.0f}" for median in medians)
     lines.append(cells)
@@ -227,19 +252,13 @@ def draw(result: dict[str, Any]) -> figure_lib.Figure:
 def main(argv: Sequence[str]) -> None:
   del argv
   compile_cache.use()
-  result: dict[str, Any] = {"tasks": {}, "rows": []}
   if flags.FLAGS.study:
-    task, about, lines = measure(
+    measure(
       storage.expanded(flags.FLAGS.study),
       data_dir=flags.FLAGS.data_dir,
       num_tokens=flags.FLAGS.num_tokens,
+      only=flags.FLAGS.only,
     )
-    if PATH.exists():  # Read late, since other studies may end meanwhile.
-      result = memory_tables.read(PATH)
-    others = [row for row in result["rows"] if row["task"] != task]
-    result["tasks"][task] = about
-    result["rows"] = others + lines
-    memory_tables.write(PATH, result)
   result = memory_tables.read(PATH)
   picture = draw(result)
   picture.savefig(PATH.with_name(PICTURE), dpi=150)
