@@ -6,7 +6,8 @@
     state = reader.start(frozen, batch_size=1)
     log_probs, state = reader.step(frozen, state, tokens, resets)
 
-`Reader` reads with the streaming forms of mixers, in steps of any length.
+`Reader` reads with the streaming forms of mixers: whole segments, then at most
+one shorter step, then single tokens.
 `NetworkReader` is the network itself, which reads whole segments alone. The
 results are the same.
 
