@@ -186,11 +186,7 @@ def run(
     rows = finished_rows()
     if not rows or rows[0].name != plans[0].variant.name:
       _require_rates(plans[:1], worker)
-    for row in rows:
-      if row.edge:
-        logging.warning(
-          "%s: the best learning rate is %s.", row.name, rate_cell(row)
-        )
+    _warn_of_edges(rows)
     before = _written_before(result, rows, workdir, preset)
     _write(result, with_differences(rows), workdir, preset)
 
@@ -204,6 +200,15 @@ def run(
       _write(result, with_differences(rows), workdir, preset)
   _require_rates(plans, worker)  # Last, so that the others are written.
   return result
+
+
+def _warn_of_edges(rows: Sequence[Row]) -> None:
+  """Names the variants for which a better rate may lie beyond those tried."""
+  for row in rows:
+    if row.edge:
+      logging.warning(
+        "%s: the best learning rate is %s.", row.name, rate_cell(row)
+      )
 
 
 def _require_rates(
