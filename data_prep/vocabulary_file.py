@@ -46,11 +46,11 @@ class VocabularyFile(NamedTuple):
 
   @property
   def cut(self) -> tokenizer_lib.Meta:
-    """The fields that say how text is cut; a chat template cuts none."""
+    """The fields that say how text is cut, without those of an export."""
     return {
       name: value
       for name, value in self.tokenizer.items()
-      if name != "chat_template"
+      if name not in vocabulary.OF_EXPORTS
     }
 
   @property

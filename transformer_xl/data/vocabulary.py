@@ -29,6 +29,8 @@ _MISSING = np.iinfo(np.uint32).max
 # Beyond this share of unknown tokens a vocabulary does not fit a text.
 _MOST_UNKNOWN = 0.2
 
+# Fields of a tokenizer in `meta.json` that say nothing of how it cuts text.
+OF_EXPORTS = ("chat_template", "roles")
 # Ids of symbols, in the smallest type that holds every id.
 Ids = NDArray[np.unsignedinteger]
 
