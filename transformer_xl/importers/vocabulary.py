@@ -1,10 +1,12 @@
 """Writes a published vocabulary as a folder that this package reads."""
 
 import collections
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
+from collections.abc import Iterator
 
 import tokenizers
 
@@ -37,7 +39,7 @@ def copy(path: str, folder: str, *, size: int) -> metrics_log.Json:
     UserError: the file is damaged, or has not `size` symbols.
   """
   loaded = read(path, size=size)  # Raises if it is damaged.
-  with input_files.on_disk(path) as place:
+  with _on_disk(path) as place:
     if os.path.isdir(place):
       run_record.keep_vocabulary(place, folder)
     else:
@@ -52,7 +54,7 @@ def read(path: str, *, size: int) -> vocabulary.Vocabulary:
   Raises:
     UserError: the file is damaged, or has not `size` symbols.
   """
-  with input_files.on_disk(path) as place:
+  with _on_disk(path) as place:
     if os.path.isdir(place):
       loaded = vocabulary.load(place, fix="restore it, or export it again")
     else:
@@ -108,9 +110,26 @@ def start_of_text(path: str) -> str:
   """
   if not path.endswith("tokenizer.json"):
     return ""
-  with input_files.on_disk(path) as place:
-    encoded = _opened(place).encode("")
-  return "".join(encoded.tokens)
+  with _on_disk(path) as place:
+    tokenizer = _opened(place)
+  tokenizer.no_truncation()
+  tokenizer.no_padding()
+  encoded = tokenizer.encode("a")
+  added = encoded.special_tokens_mask
+  num_before = added.index(0) if 0 in added else 0
+  return "".join(encoded.tokens[:num_before])
+
+
+@contextlib.contextmanager
+def _on_disk(path: str) -> Iterator[str]:
+  """Where a vocabulary is on disk, with what lies beside a tokenizer.json."""
+  folder, name = os.path.split(path)
+  if name != "tokenizer.json":
+    with input_files.on_disk(path) as place:
+      yield place
+    return
+  with input_files.on_disk(folder or ".") as place:
+    yield os.path.join(place, name)
 
 
 def _chat_template(folder: str) -> str | None:
