@@ -20,6 +20,7 @@ from transformer_xl.config import load
 from transformer_xl.data_prep import preparation
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
+from transformer_xl.importers import vocabulary
 from transformer_xl.workdir import run_record
 
 TOKENS = np.random.default_rng(1).integers(0, 257, 40)
@@ -236,6 +237,30 @@ def test_a_text_is_read_behind_the_token_that_begins_one(tmp_path):
   assert model.score([text])[0].nll == pytest.approx(-expected, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+  ("template", "start"),
+  [("<s> $A", "<s>"), ("<s> $A </s>", "<s>"), ("$A </s>", ""), ("$A", "")],
+)
+@pytest.mark.parametrize("padding", [None, {"length": 6}])
+def test_what_a_tokenizer_puts_behind_a_text_begins_none(
+  template, start, padding, tmp_path
+):
+  decoders_by_hand.write_tokenizer(tmp_path)
+  path = str(tmp_path / "tokenizer.json")
+  tokenizer = tokenizers.Tokenizer.from_file(path)
+  tokenizer.add_special_tokens(["<s>", "</s>"])
+  tokenizer.post_processor = processors.TemplateProcessing(
+    single=template,
+    special_tokens=[
+      (name, tokenizer.token_to_id(name)) for name in ("<s>", "</s>")
+    ],
+  )
+  if padding:
+    tokenizer.enable_padding(**padding)
+  tokenizer.save(path)
+  assert vocabulary.start_of_text(path) == start
+
+
 @pytest.mark.parametrize("where", ["own file", "tokenizer_config.json"])
 def test_a_chat_template_comes_back_from_a_run_on_text_of_its_vocabulary(
   where, tmp_path
@@ -247,9 +272,11 @@ def test_a_chat_template_comes_back_from_a_run_on_text_of_its_vocabulary(
   if where == "own file":
     (source / "chat_template.jinja").write_text(TEMPLATE)
   else:
+    with_special_tokens(source)
+    path = source / "tokenizer_config.json"
     named = [{"name": "default", "template": TEMPLATE}]
-    about = json.dumps({"chat_template": named})
-    (source / "tokenizer_config.json").write_text(about)
+    about = json.loads(path.read_text()) | {"chat_template": named}
+    path.write_text(json.dumps(about))
   workdir = tmp_path / "run"
   import_run.make(import_run.Request("huggingface", str(source)), str(workdir))
   (tmp_path / "text.txt").write_text("A few words of text.\n" * 30)
@@ -266,3 +293,5 @@ def test_a_chat_template_comes_back_from_a_run_on_text_of_its_vocabulary(
   export_run.export(str(workdir), str(tmp_path / "export"))
   about = json.loads((tmp_path / "export/tokenizer_config.json").read_text())
   assert about["chat_template"] == TEMPLATE
+  ends = {"own file": "<|endoftext|>", "tokenizer_config.json": "<|im_end|>"}
+  assert about["eos_token"] == ends[where]

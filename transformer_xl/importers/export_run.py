@@ -40,7 +40,7 @@ FORMATS = {
     "transformer_xl.load({target!r}) and AutoModelForCausalLM."
     "from_pretrained({target!r}{trust})"
   ),
-  "peft": "PeftModel.from_pretrained(BASE, {target!r}); docs/today.md",
+  "peft": "PeftModel.from_pretrained(BASE, {target!r}); docs/sharing.md",
   "stablehlo": "jax.export.deserialize; docs/sharing.md has an example",
 }
 

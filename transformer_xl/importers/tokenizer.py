@@ -70,17 +70,16 @@ def settings(
   template = getattr(vocabulary, "chat_template", None)  # Of subwords alone.
   if template is not None:
     result["chat_template"] = template
-  roles = getattr(vocabulary, "roles", {})  # Of imported subwords alone.
-  if "eos_token" in roles:
-    return result | {"pad_token": roles["eos_token"], **roles}
   if vocabulary.special:
     names = list(vocabulary.special.values())
-    end = _first(_ENDS, names) or names[0]
-    return result | {
+    roles = getattr(vocabulary, "roles", {})  # Of imported subwords alone.
+    end = roles.get("eos_token") or _first(_ENDS, names) or names[0]
+    usual = {
       "bos_token": _first(_STARTS, names) or end,
       "eos_token": end,
       "pad_token": _first(_PADDINGS, names) or end,
     }
+    return result | usual | roles
   # Symbols of other vocabularies are by decreasing count.
   rarest = vocabulary.size - 1
   ids = (_single(vocabulary, "\0"), vocabulary.unknown, rarest)
@@ -100,16 +99,16 @@ def special_ids(
 ) -> dict[str, int | None]:
   """What config.json says of the special tokens in `settings`.
 
-  A type of model has ids of its own where its file has none, at which
-  transformers would end a text.
+  Without any, the symbols that stand for them are symbols of texts, at which no
+  text ends. A type of model has ids of its own where its file says nothing.
   """
   tokenizer = make(vocabulary)
-  ids: dict[str, int | None] = {}
-  for role in ("bos_token", "eos_token", "pad_token"):
-    ids[f"{role}_id"] = None
-    if role in settings:
-      ids[f"{role}_id"] = tokenizer.token_to_id(str(settings[role]))
-  return ids
+  return {
+    f"{role}_id": (
+      tokenizer.token_to_id(str(settings[role])) if vocabulary.special else None
+    )
+    for role in ("bos_token", "eos_token", "pad_token")
+  }
 
 
 def _first(usual: Sequence[str], names: Sequence[str]) -> str | None:
