@@ -6,6 +6,7 @@ They lie in a temporary folder, and the commands run there.
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -231,7 +232,10 @@ def test_two_files_of_one_name_are_two(tmp_path):
   mixer += "class Own(extend.Mixer):\n  pass\n"
   for place, name in (("a", "first"), ("b", "second"), ("c", "first")):
     (tmp_path / place).mkdir()
-    (tmp_path / place / "memory.py").write_text(mixer.format(name))
+    text = f"# In {place}.\n{mixer.format(name)}"
+    (tmp_path / place / "memory.py").write_text(text)
+  (tmp_path / "copy").mkdir()
+  shutil.copy(tmp_path / "a" / "memory.py", tmp_path / "copy")
   subprocess.run(
     [sys.executable, "-c", TWO_FILES], cwd=tmp_path, check=True, timeout=60
   )
@@ -244,6 +248,7 @@ from transformer_xl.config import extensions
 from transformer_xl.config import schema
 parts = [schema.Part("mixer", "first"), schema.Part("mixer", "second")]
 extensions.load(["a/memory.py", "b/memory.py"])
+extensions.load(["b/../a/memory.py", "copy/memory.py"])  # The same file.
 found = extensions._of_parts(parts)
 assert {one.provides for one in found} == {("mixer first",), ("mixer second",)}
 assert {one.name for one in found} == {"memory.py"}

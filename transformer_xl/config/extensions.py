@@ -95,7 +95,7 @@ def load_installed() -> None:
 
 def _load_file(path: str) -> None:
   """Imports a file under a name of its own, which its folder is part of."""
-  file = pathlib.Path(storage.expanded(path)).absolute()
+  file = pathlib.Path(storage.expanded(path)).resolve()
   if not file.is_file():
     raise errors.UserError(
       f"--extensions={path}: there is no such file; name the path of a .py "
@@ -105,8 +105,11 @@ def _load_file(path: str) -> None:
   name = f"{_PREFIX}{file.stem}_{place[:8]}"
   sha256 = _sha256(str(file))
   there = sys.modules.get(name)
-  if there is not None and vars(there)["_sha256"] == sha256:
-    return
+  # A copy in another folder is the same file.
+  for module in _loaded_files():
+    is_named_so = pathlib.Path(vars(module)["__file__"]).name == file.name
+    if is_named_so and vars(module)["_sha256"] == sha256:
+      return
   spec = importlib.util.spec_from_file_location(name, file)
   assert spec is not None
   assert spec.loader is not None
