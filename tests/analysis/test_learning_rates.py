@@ -187,6 +187,17 @@ def test_a_variant_that_always_diverges_does_not_end_the_others(
   assert all(row["seconds_per_token"] for row in written["rows"])
 
 
+def test_a_first_variant_that_always_diverges_ends_the_study(
+  data_dir, tmp_path, trained, monkeypatch
+):
+  """All others would be compared with it."""
+  trained.diverges = {0.1, 0.2}
+  rates = {"analysis.learning_rates": (0.1, 0.2)}
+  with pytest.raises(errors.UserError, match="'lost' diverges at every"):
+    runs.study_of(data_dir, tmp_path, "lost: ", "b: ", **rates)
+  assert len(trained) == 2
+
+
 def test_more_rates_to_start_with_than_may_be_tried_are_refused(
   data_dir, tmp_path, trained
 ):

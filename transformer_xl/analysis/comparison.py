@@ -173,6 +173,7 @@ def run(
     return rows
 
   def write_finished() -> None:
+    _require_rates(plans[:1], worker)
     with worker.holding(workdir, lock) as is_ours:
       rows = finished_rows() if is_ours else []
       # All others are compared with the first one.
@@ -181,11 +182,10 @@ def run(
 
   # Training and measurement.
   worker.run(write_finished)
+  _require_rates(plans[:1], worker)
 
   with worker.waiting_for(workdir, lock):
     rows = finished_rows()
-    if not rows or rows[0].name != plans[0].variant.name:
-      _require_rates(plans[:1], worker)
     _warn_of_edges(rows)
     before = _written_before(result, rows, workdir, preset)
     _write(result, with_differences(rows), workdir, preset)

@@ -124,14 +124,21 @@ def _ablation_preset(request: Request) -> comparison.Preset:
   return preset._replace(variants=[*preset.variants, *others])
 
 
+def _compared(request: Request, preset: comparison.Preset) -> metrics_log.Json:
+  """Compares variants; what is found of some of them is kept in any case."""
+  try:
+    return comparison.run(request.config, request.models, preset)
+  finally:
+    storage.publish(request.models)
+
+
 def _study(request: Request) -> Found:
   """Perplexity, or bits a character, of each variant."""
   unit = (
     nats.bits if request.item.columns == (published.BITS,) else nats.perplexity
   )
   preset = _study_preset(request)
-  result = comparison.run(request.config, request.models, preset)
-  storage.publish(request.models)
+  result = _compared(request, preset)
   rows = {}
   for row in result["rows"]:
     by_seed = [unit(nll) for nll in row["nll_by_seed"][row["length"]]]
@@ -147,8 +154,7 @@ def _study(request: Request) -> Found:
 def _ablation(request: Request) -> Found:
   """Perplexity at the attention length of training, and at the best one."""
   preset = _ablation_preset(request)
-  result = comparison.run(request.config, request.models, preset)
-  storage.publish(request.models)
+  result = _compared(request, preset)
   rows = {}
   for row in result["rows"]:
     by_seed = row["nll_by_seed"][row["init"]["attention_len"]]
