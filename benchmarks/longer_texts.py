@@ -123,13 +123,10 @@ def share(row: comparison.Row, run: str, text: Text) -> float:
   return accuracy
 
 
-def in_training(
-  row: comparison.Row, scale: recall.Scale
-) -> over_seeds.OverSeeds:
-  """The share of the far answers of the study's own text that are right."""
+def first_far(scale: recall.Scale) -> int:
+  """The first bin of a study's own text with far answers, as all later have."""
   longest = scale.distances[-1][1]
-  far = [first > longest / FAR for first, _ in scale.distances]
-  return answers_lib.shares(row, scale, first=far.index(True))
+  return [first > longest / FAR for first, _ in scale.distances].index(True)
 
 
 def measure(
@@ -143,17 +140,21 @@ def measure(
     open_text(task, times, data_dir=data_dir, num_tokens=num_tokens)
     for times in TIMES
   ]
-  far = [first > scale.distances[-1][1] / FAR for first, _ in scale.distances]
-  counts = [sum(scale.num_answers[far.index(True) :])]
+  far = first_far(scale)
+  longest = [scale.distances[-1][1]]
+  num_answers = [sum(scale.num_answers[far:])]
+  for text in texts:
+    longest.append(text.longest)
+    num_answers.append(len(text.far))
   about = {
-    "longest": [scale.distances[-1][1], *(text.longest for text in texts)],
-    "num_answers": [*counts, *(len(text.far) for text in texts)],
+    "longest": longest,
+    "num_answers": num_answers,
     **trials.provenance(),
   }
   for row in memory_tables.rows_of(result):
     if only and row.name not in only:
       continue
-    right = [in_training(row, scale).by_seed]
+    right = [answers_lib.shares(row, scale, first=far).by_seed]
     for text in texts:
       by_seed = []
       for seed in variants.seeds(row.config.analysis, own=row.config.seed):
