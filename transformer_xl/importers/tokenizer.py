@@ -23,6 +23,8 @@ _ENDS = (
   "<|im_end|>",
 )
 _STARTS = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]", "[CLS]")
+# What special tokens are, as tokenizer_config.json names it.
+ROLES = ("bos_token", "eos_token", "pad_token")
 _PADDINGS = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>")
 # Where `str.split` splits. The library's own class leaves out 0x1c to 0x1f.
 _WHITE_SPACE = r"[\s\x1c-\x1f]+"
@@ -107,7 +109,7 @@ def special_ids(
     f"{role}_id": (
       tokenizer.token_to_id(str(settings[role])) if vocabulary.special else None
     )
-    for role in ("bos_token", "eos_token", "pad_token")
+    for role in ROLES
   }
 
 

@@ -15,6 +15,7 @@ from transformer_xl import storage
 from transformer_xl.data import vocabulary
 from transformer_xl.formats import input_files
 from transformer_xl.formats import published_vocabulary
+from transformer_xl.importers import tokenizer as special_tokens
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
@@ -23,8 +24,6 @@ SUBWORDS = "vocabulary.json"
 ABOUT = "tokenizer_config.json"
 # Where a chat template is, in transformers 5 and before.
 CHAT_TEMPLATES = ("chat_template.jinja", ABOUT)
-# What special tokens are, by the names in the second file.
-SPECIAL = ("bos_token", "eos_token", "pad_token")
 # The first of each that a vocabulary of words has plays the role.
 ROLES = {"end_of_line": ("<eos>", "<S>"), "unk": ("<unk>", "<UNK>")}
 
@@ -76,10 +75,11 @@ def _converted(path: str, size: int) -> tuple[bytes, metrics_log.Json]:
     content = _padded(path, size).to_str().encode()
     tokenizer = {"kind": "subword", "lower_case": False}
     folder = os.path.dirname(path)
-    template = _chat_template(folder)
+    about = _about(folder)
+    template = _chat_template(folder, about)
     if template is not None:
       tokenizer["chat_template"] = template
-    roles = _roles(folder)
+    roles = _roles(about)
     if roles:
       tokenizer["roles"] = roles
     return content, tokenizer
@@ -132,15 +132,14 @@ def _on_disk(path: str) -> Iterator[str]:
     yield os.path.join(place, name)
 
 
-def _chat_template(folder: str) -> str | None:
+def _chat_template(folder: str, about: metrics_log.Json) -> str | None:
   """How messages become text, beside a tokenizer.json; None if nothing says.
 
-  The second file may have several by name.
+  The second file, which says what is `about`, may have several by name.
   """
   own = pathlib.Path(folder, CHAT_TEMPLATES[0])
   if own.exists():
     return own.read_text("utf-8")
-  about = _about(folder)
   try:
     template = about.get("chat_template")
     if isinstance(template, list):
@@ -151,11 +150,10 @@ def _chat_template(folder: str) -> str | None:
   return template if isinstance(template, str) else None
 
 
-def _roles(folder: str) -> dict[str, str]:
-  """The special tokens beside a tokenizer.json, by what they are."""
-  about = _about(folder)
+def _roles(about: metrics_log.Json) -> dict[str, str]:
+  """The special tokens in tokenizer_config.json, by what they are."""
   roles = {}
-  for name in SPECIAL:
+  for name in special_tokens.ROLES:
     token = about.get(name)
     if isinstance(token, dict):
       token = token.get("content")
