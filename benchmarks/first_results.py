@@ -48,8 +48,11 @@ def main() -> None:
     rows = {
       "load, and score a sentence": [sys.executable, "-c", SCORE, workdir],
       "load, and generate 64 tokens": [
-        *(sys.executable, "-c", GENERATE),
-        *(workdir, PROMPT),
+        sys.executable,
+        "-c",
+        GENERATE,
+        workdir,
+        PROMPT,
       ],
       "`--mode=generate`, first text": command,
     }

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
   import torch
 
 WIDTH = 64
-TOKENS_PER_UPDATE = 2048  # Of experiments/memory_suite.py.
+TOKENS_PER_UPDATE = 2048  # An update of experiments/memory_suite.py reads them.
 RATES = (1e-4, 4.6e-4, 2.2e-3, 1e-2)  # numpy.logspace(-4, -2, 4)
 WEIGHT_DECAY = 0.1
 UNMARKED = -100  # The label of what is no answer, for PyTorch's loss.

@@ -188,7 +188,7 @@ def test_a_variant_that_always_diverges_does_not_end_the_others(
 
 
 def test_a_first_variant_that_always_diverges_ends_the_study(
-  data_dir, tmp_path, trained, monkeypatch
+  data_dir, tmp_path, trained
 ):
   """All others would be compared with it."""
   trained.diverges = {0.1, 0.2}

@@ -145,7 +145,7 @@ def test_sizes_of_our_choice_are_about_those_published(name, variant, count):
 @pytest.mark.parametrize(
   ("updates", "count"),
   [
-    # Of enwik8 and Penn Treebank, as some summaries of the paper have them.
+    # Some summaries of the paper give sizes that cannot have its counts.
     ({**ENWIK8_24, "model.ff_dim": 4096}, 327e6),
     ({**ENWIK8_24, "model.ff_dim": 3072}, 277e6),
     (

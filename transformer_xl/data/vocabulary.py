@@ -269,8 +269,8 @@ class SubwordVocabulary(Vocabulary):
   unit = "subword"
   model: tokenizers.Tokenizer
   lower_case: bool
-  # Of an import, and kept for its export: how messages become text, and the
-  # special tokens by what they are, such as `eos_token`.
+  # An import has these for its export. The template makes text of messages, and
+  # roles are names such as `eos_token` with the special tokens that have them.
   chat_template: str | None = None
   roles: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
