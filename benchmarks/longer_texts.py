@@ -26,10 +26,10 @@ from benchmarks import memory_tables
 from transformer_xl import command_line
 from transformer_xl import storage
 from transformer_xl.analysis import answers as answers_lib
-from transformer_xl.analysis import comparison
 from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
@@ -102,7 +102,7 @@ def open_text(task: str, times: int, *, data_dir: str, num_tokens: int) -> Text:
   return Text(times, data_dir, name, longest, file, found, far)
 
 
-def share(row: comparison.Row, run: str, text: Text) -> float:
+def share(row: rows_lib.Row, run: str, text: Text) -> float:
   """The share of the far answers that a run has right."""
   config = load.from_config_dict(load.saved(run))
   mem_len = text.times * row.length

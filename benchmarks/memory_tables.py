@@ -24,11 +24,11 @@ from matplotlib import figure as figure_lib
 from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl.analysis import answers
-from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import documents
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import trials
 from transformer_xl.config import load
 from transformer_xl.planning import topology as topology_lib
@@ -52,28 +52,28 @@ def define_flags() -> None:
   flags.DEFINE_list("only", [], "Time and plan these tasks only.")
 
 
-def row_of(values: dict[str, Any]) -> comparison.Row:
+def row_of(values: dict[str, Any]) -> rows_lib.Row:
   """A row as it was before it was written.
 
   Raises:
     UserError: the configuration has a field that does not exist any more.
   """
-  known = {name: values[name] for name in comparison.Row._fields}
+  known = {name: values[name] for name in rows_lib.Row._fields}
   known["config"] = load.from_config_dict(
     load.updated(load.default(), values["config"])
   )
   known["learning_rates"] = [
-    comparison.TriedRate(**one) for one in values["learning_rates"]
+    rows_lib.TriedRate(**one) for one in values["learning_rates"]
   ]
   for name in ("nll_by_length", "nll_by_seed"):
     known[name] = {int(length): nll for length, nll in values[name].items()}
   for name in ("seconds_per_token", "planned_seconds_per_token"):
     if values[name] is not None:
       known[name] = costs.Seconds(**values[name])
-  return comparison.Row(**known)
+  return rows_lib.Row(**known)
 
 
-def rows_of(result: dict[str, Any]) -> list[comparison.Row]:
+def rows_of(result: dict[str, Any]) -> list[rows_lib.Row]:
   """The rows of a task."""
   return [row_of(values) for values in result["rows"]]
 
@@ -196,7 +196,7 @@ def _about_all(study: dict[str, Any]) -> dict[str, Any]:
 
 def compare(result: dict[str, Any]) -> None:
   """Writes into all rows how they differ from the first."""
-  compared = comparison.with_differences(rows_of(result))
+  compared = rows_lib.with_differences(rows_of(result))
   for values, row in zip(result["rows"], compared, strict=True):
     for name in ("at_equal_tokens", "at_equal_time", "is_told_apart"):
       values[name] = getattr(row, name)
@@ -235,7 +235,7 @@ def _of_all_seeds(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
   }
 
 
-def _are_of_one_model(row: comparison.Row, other: comparison.Row) -> bool:
+def _are_of_one_model(row: rows_lib.Row, other: rows_lib.Row) -> bool:
   """Whether two rows differ in seeds, and in what changes no loss."""
   return row.length == other.length and all(
     getattr(row.config, group) == getattr(other.config, group)
@@ -243,7 +243,7 @@ def _are_of_one_model(row: comparison.Row, other: comparison.Row) -> bool:
   )
 
 
-def _takes_as_long(row: comparison.Row, other: comparison.Row) -> bool:
+def _takes_as_long(row: rows_lib.Row, other: rows_lib.Row) -> bool:
   """Whether a token takes equally long in both."""
   timed = costs.what_is_timed(row.config, row.config, row.length)
   return timed == costs.what_is_timed(other.config, row.config, other.length)

@@ -10,9 +10,9 @@ from tests import corpus
 from tests import kinds
 from tests.analysis import runs
 from transformer_xl.analysis import answers
-from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import recall
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import study
 from transformer_xl.config import load
 from transformer_xl.data import token_file
@@ -86,8 +86,8 @@ def test_a_study_of_a_task_has_answers_and_costs(task_dir, tmp_path):
 
 
 def row(*by_seed):
-  values = dict.fromkeys(comparison.Row._fields)
-  return comparison.Row(**values | {"bins_by_seed": [*by_seed]})
+  values = dict.fromkeys(rows_lib.Row._fields)
+  return rows_lib.Row(**values | {"bins_by_seed": [*by_seed]})
 
 
 def test_bins_count_by_their_answers():
@@ -117,7 +117,7 @@ def test_a_table_has_medians_what_is_solved_and_what_is_not_told_apart(
     row(*([share, share] for share in shares))._replace(
       config=config,
       learning_rate=6e-3,
-      learning_rates=[comparison.TriedRate(6e-3, 1.0)] * 6,
+      learning_rates=[rows_lib.TriedRate(6e-3, 1.0)] * 6,
       edge="highest" if shares[0] == 0.5 else "",
     )
     for shares in ([0.5, 1.0, 0.52], [0.89, 0.9, 0.91], [0.3, 0.2, 0.1])

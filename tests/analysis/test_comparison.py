@@ -13,8 +13,8 @@ from tests import kinds
 from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
-from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import study
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
@@ -272,11 +272,11 @@ def test_values_are_literals_or_words():
 
 
 def row(name, *, tokens=100, nll=5.0, seconds=1.0, by_seed=(), **changes):
-  values = dict.fromkeys(comparison.Row._fields)
+  values = dict.fromkeys(rows_lib.Row._fields)
   values |= {"name": name, "tokens": tokens, "nll": nll, "length": 8}
   values |= {"relative_seconds": seconds, "changes": changes}
   values |= {"nll_by_seed": {8: [*by_seed] or [nll, nll]}}
-  return comparison.Row(**values)
+  return rows_lib.Row(**values)
 
 
 def test_a_table_says_why_there_is_no_comparison_at_equal_time():
@@ -299,7 +299,7 @@ def test_a_table_says_why_there_is_no_comparison_at_equal_time():
     "fast": "needs base with 25 updates or fewer",
   }
   assert cells["fast"]["time a token"] == "0.50"
-  assert cells["base"][comparison.PLANNED] == "3"
+  assert cells["base"][rows_lib.PLANNED] == "3"
   untimed = [one._replace(relative_seconds=None) for one in rows]
   for line in study.table(untimed):
     assert line["time a token"] == line["at equal time"] == "not timed yet"
@@ -317,7 +317,7 @@ def test_a_table_says_why_there_is_no_comparison_at_equal_time():
 def test_equal_time_compares_with_the_first_variant_at_other_tokens(common):
   """Whether the first variant changes something itself, or not."""
   double = common | {"train.num_steps": 2}
-  rows = comparison.with_differences(
+  rows = rows_lib.with_differences(
     [
       row("base", by_seed=(4.99, 5.01), **common),
       row("double", tokens=200, nll=4.0, **double),

@@ -25,6 +25,7 @@ from transformer_xl.analysis import costs
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plotting
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
@@ -236,7 +237,7 @@ def measure(
   return trials.Measurement(losses, bins={})
 
 
-def fields(row: comparison.Row) -> metrics_log.Json:
+def fields(row: rows_lib.Row) -> metrics_log.Json:
   """The parts of the row's name, its lengths in training, and its sweep."""
   config = row.config
   split = token_file.open_split(config.data.dataset_dir, config.eval.split)
@@ -261,7 +262,7 @@ def fields(row: comparison.Row) -> metrics_log.Json:
   }
 
 
-def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
+def table(rows: Sequence[rows_lib.Row]) -> list[dict[str, str]]:
   """The paper's table, with medians over seeds."""
   ranks = over_seeds.ranks(
     [row.over_seeds for row in rows], is_higher_better=False
@@ -277,13 +278,13 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
       "loss": row.config.train.loss_on.replace("_", " "),
     }
     if any(each.learning_rates for each in rows):
-      cells["learning rate"] = comparison.rate_cell(row)
+      cells["learning rate"] = rows_lib.rate_cell(row)
     cells |= {
       "parameters": f"{row.num_parameters:,}",
       "segment": f"{row.config.train.segment_len}",
-      comparison.PLANNED: f"{row.planned_bytes / 2**20:.0f}",
+      rows_lib.PLANNED: f"{row.planned_bytes / 2**20:.0f}",
       "PPL init (attention)": f"{init:.2f} ({row.length})",
-      "over seeds": comparison.seeds_cell(
+      "over seeds": rows_lib.seeds_cell(
         row.over_seeds, lambda nll: f"{nats.perplexity(nll):.2f}"
       ),
       "rank": rank,
@@ -295,7 +296,7 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
 
 
 @plotting.in_style
-def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
+def draw(rows: Sequence[rows_lib.Row]) -> figure_lib.Figure:
   """Plots perplexity against attention length, one line per row."""
   figure, axes = plotting.subplots(figsize=(6.5, 4.0))
   known = schema.choices("model.encoding")

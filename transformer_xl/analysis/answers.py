@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib import figure as figure_lib
 
-from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import trials
 from transformer_xl.workdir import trained_model
 
@@ -47,7 +47,7 @@ def measure(
 
 
 def shares(
-  row: comparison.Row,
+  row: rows_lib.Row,
   scale: recall.Scale,
   first: int = 0,
   last: int | None = None,
@@ -68,7 +68,7 @@ def num_solved(every: over_seeds.OverSeeds) -> int:
 
 
 def table(
-  rows: Sequence[comparison.Row], scale: recall.Scale
+  rows: Sequence[rows_lib.Row], scale: recall.Scale
 ) -> list[dict[str, str]]:
   """Right answers in per cent, beside parameters, state, operations and time.
 
@@ -83,9 +83,9 @@ def table(
   lines = []
   for row, every, rank in zip(rows, of_rows, ranks, strict=True):
     cells = cost_cells(row, is_planned=is_planned)
-    cells["learning rate"] = comparison.rate_cell(row)
+    cells["learning rate"] = rows_lib.rate_cell(row)
     cells["right, %"] = f"{100 * every.median:.1f}"
-    cells["over seeds"] = comparison.seeds_cell(
+    cells["over seeds"] = rows_lib.seeds_cell(
       every, lambda share: f"{100 * share:.1f}"
     )
     cells[f"solved ({100 * SOLVED:.0f} % right)"] = (
@@ -101,7 +101,7 @@ def table(
   return lines
 
 
-def cost_cells(row: comparison.Row, *, is_planned: bool) -> dict[str, str]:
+def cost_cells(row: rows_lib.Row, *, is_planned: bool) -> dict[str, str]:
   """The name of a row and its costs; those of a chip if they were planned."""
   model = row.config.model
   evaluation = row.config.eval
@@ -133,7 +133,7 @@ def _times(seconds: costs.Seconds | None) -> str:
 
 @plotting.in_style
 def draw(
-  rows: Sequence[comparison.Row], scale: recall.Scale
+  rows: Sequence[rows_lib.Row], scale: recall.Scale
 ) -> figure_lib.Figure:
   """Plots right answers by distance, and by bytes of state."""
   figure, (left, right) = plotting.subplots(1, 2, figsize=(9, 3.8), sharey=True)

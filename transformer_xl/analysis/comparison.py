@@ -11,92 +11,34 @@ it needs a measurement, a table and a picture only.
 import dataclasses
 import functools
 import json
-import math
 import os
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import numpy as np
 from absl import logging
 from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.analysis import costs
-from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plans as plans_lib
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import rate_search
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.analysis import workers
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.data import segment_lengths
 from transformer_xl.planning import topology as topology_lib
 from transformer_xl.workdir import metrics_log
 
-# The head of a column: `planned_bytes` of a row.
-PLANNED = "memory of an update, MiB by plan"
 # What a row has of its times and of other rows.
 _COMPARED = (
   *("seconds_per_token", "relative_seconds", "planned_seconds_per_token"),
   *("at_equal_tokens", "at_equal_time", "is_told_apart", "seconds"),
 )
-
-
-class TriedRate(NamedTuple):
-  """The validation loss with one learning rate; infinite if it diverged."""
-
-  learning_rate: float
-  nll: float  # With the first seed, in nats per token.
-
-
-class Row(NamedTuple):
-  """A variant as it was trained and measured; losses in nats per token."""
-
-  name: str
-  changes: Mapping[str, object]  # Values of the variant, by path.
-  config: schema.ExperimentConfig  # With these values and the learning rate.
-  learning_rate: float
-  learning_rates: list[TriedRate]  # In order; empty if there was no choice.
-  edge: str  # "lowest" or "highest" of these, if no worse one is beyond it.
-  num_parameters: int
-  checkpoint_step: int
-  tokens: int  # Number of tokens that training reads.
-  planned_bytes: int  # Device memory of an update, as planned by XLA.
-  length: int  # Of memory or attention, at which the row is compared.
-  nll: float  # At that length, the median over seeds.
-  nll_by_length: dict[int, float]  # Medians over seeds.
-  nll_by_seed: dict[int, list[float]]  # By length.
-  # At `length`, a list for each seed with a number for each bin, as in
-  # `trials.Measurement`; empty where nothing but losses is measured.
-  bins_by_seed: list[list[float]]
-  # Of the code, the device and the day, when the first seed was measured.
-  commit: str | None
-  device: str
-  date: str
-  # What all its trials took, those of other learning rates included, if known.
-  seconds: float | None
-  seconds_per_token: costs.Seconds | None = None  # If the model was timed.
-  # Seconds of training, divided by those of the first row.
-  relative_seconds: float | None = None
-  # On a TPU that is not there, if a slice was named.
-  planned_seconds_per_token: costs.Seconds | None = None
-  # Loss less that of the first row, if it was trained on as many tokens.
-  at_equal_tokens: float | None = None
-  # Loss less what the first row's variant reaches in the same time, if known.
-  at_equal_time: float | None = None
-  # At equal tokens: the interval over seeds has nothing in common with that of
-  # the first row, or there is one seed, which has none.
-  is_told_apart: bool = True
-
-  @property
-  def over_seeds(self) -> over_seeds.OverSeeds:
-    """The losses of the seeds at the length at which the row is compared."""
-    return over_seeds.of(self.nll_by_seed[self.length])
 
 
 class Preset(NamedTuple):
@@ -115,10 +57,10 @@ class Preset(NamedTuple):
   choose_length: Callable[[schema.TrainConfig, trials.Losses], int]
   # Further fields of the JSON file, and of a row in it.
   about: metrics_log.Json
-  fields: Callable[[Row], metrics_log.Json]
+  fields: Callable[[rows_lib.Row], metrics_log.Json]
   # The cells of each row, by the heads of their columns; and the picture.
-  table: Callable[[Sequence[Row]], list[dict[str, str]]]
-  draw: Callable[[Sequence[Row]], figure_lib.Figure]
+  table: Callable[[Sequence[rows_lib.Row]], list[dict[str, str]]]
+  draw: Callable[[Sequence[rows_lib.Row]], figure_lib.Figure]
 
 
 def run(
@@ -163,13 +105,13 @@ def run(
   planned_bytes = functools.cache(costs.planned_bytes)
   lock = f".{preset.mode}.lock"  # Of the files, of which one worker writes.
 
-  def finished_rows() -> list[Row]:
+  def finished_rows() -> list[rows_lib.Row]:
     rows = []
     for plan in plans:
       progress = worker.progress(plan)
       if progress.measured:
         seconds = sum(worker.seconds(plan))
-        rows.append(_row(plan, progress, planned_bytes, seconds))
+        rows.append(rows_lib.row_of(plan, progress, planned_bytes, seconds))
     return rows
 
   def write_finished() -> None:
@@ -178,7 +120,7 @@ def run(
       rows = finished_rows() if is_ours else []
       # All others are compared with the first one.
       if rows and rows[0].name == plans[0].variant.name:
-        _write(result, with_differences(rows), workdir, preset)
+        _write(result, rows_lib.with_differences(rows), workdir, preset)
 
   # Training and measurement.
   worker.run(write_finished)
@@ -188,26 +130,26 @@ def run(
     rows = finished_rows()
     _warn_of_edges(rows)
     before = _written_before(result, rows, workdir, preset)
-    _write(result, with_differences(rows), workdir, preset)
+    _write(result, rows_lib.with_differences(rows), workdir, preset)
 
     if preset.is_timed:
       rows = _timed(rows, before)
-      _write(result, with_differences(rows), workdir, preset)
+      _write(result, rows_lib.with_differences(rows), workdir, preset)
 
     if chip is not None:
       result["planned_for"] = chip.device_kind
       rows = _planned(rows, chip)
-      _write(result, with_differences(rows), workdir, preset)
+      _write(result, rows_lib.with_differences(rows), workdir, preset)
   _require_rates(plans, worker)  # Last, so that the others are written.
   return result
 
 
-def _warn_of_edges(rows: Sequence[Row]) -> None:
+def _warn_of_edges(rows: Sequence[rows_lib.Row]) -> None:
   """Names the variants for which a better rate may lie beyond those tried."""
   for row in rows:
     if row.edge:
       logging.warning(
-        "%s: the best learning rate is %s.", row.name, rate_cell(row)
+        "%s: the best learning rate is %s.", row.name, rows_lib.rate_cell(row)
       )
 
 
@@ -225,8 +167,8 @@ def _require_rates(
 
 
 def _timed(
-  rows: Sequence[Row], before: Sequence[metrics_log.Json]
-) -> list[Row]:
+  rows: Sequence[rows_lib.Row], before: Sequence[metrics_log.Json]
+) -> list[rows_lib.Row]:
   """Rows with the times that they had before, or that are measured now.
 
   Differences show only where all variants take turns.
@@ -248,7 +190,9 @@ def _timed(
   ]
 
 
-def _planned(rows: Sequence[Row], chip: jax.Device) -> list[Row]:
+def _planned(
+  rows: Sequence[rows_lib.Row], chip: jax.Device
+) -> list[rows_lib.Row]:
   """Rows with the times that the compiler estimates for a chip."""
   logging.info("Planning the variants for one %s.", chip.device_kind)
   return [
@@ -262,7 +206,10 @@ def _planned(rows: Sequence[Row], chip: jax.Device) -> list[Row]:
 
 
 def _written_before(
-  result: metrics_log.Json, rows: Sequence[Row], workdir: str, preset: Preset
+  result: metrics_log.Json,
+  rows: Sequence[rows_lib.Row],
+  workdir: str,
+  preset: Preset,
 ) -> list[metrics_log.Json]:
   """The same rows as they were written before; none if they are others.
 
@@ -358,141 +305,11 @@ def checked_plans(
   return checked
 
 
-def _row(
-  plan: plans_lib.Plan,
-  progress: plans_lib.Progress,
-  planned_bytes: Callable[
-    [schema.Recipe, schema.DataConfig, schema.MeshConfig], int
-  ],
-  seconds: float,
-) -> Row:
-  """A variant whose trials are all measured."""
-  measured = progress.measured
-  assert progress.rate is not None
-  config = plan.trial(progress.rate, plan.seeds[0]).config
-  by_seed = {
-    length: [each.losses[length] for each in measured]
-    for length in measured[0].losses
-  }
-  medians = {
-    length: statistics.median(each) for length, each in by_seed.items()
-  }
-  length = plan.choose_length(config.train, medians)
-  per_update = segment_lengths.tokens_per_update(config.train)
-  tried = sorted(progress.losses.items())
-  edge = rate_search.edge(progress.losses)
-  return Row(
-    name=plan.variant.name,
-    changes=plan.variant.changes,
-    config=config,
-    learning_rate=progress.rate,
-    learning_rates=[TriedRate(*one) for one in tried],
-    edge=edge,
-    num_parameters=measured[0].num_parameters,
-    checkpoint_step=measured[0].checkpoint_step,
-    tokens=round(config.train.num_steps * per_update),
-    planned_bytes=planned_bytes(config.recipe, config.data, config.mesh),
-    length=length,
-    nll=medians[length],
-    nll_by_length=medians,
-    nll_by_seed=by_seed,
-    bins_by_seed=[each.bins[length] for each in measured if each.bins],
-    commit=measured[0].commit,
-    device=measured[0].device,
-    date=measured[0].date,
-    seconds=seconds,
-  )
-
-
-def rate_cell(row: Row) -> str:
-  """The learning rate of a row, and what is not known of it, in words."""
-  text = f"{row.learning_rate:g}"
-  if not row.learning_rates:
-    return f"{text} (no other tried)"
-  if not row.edge:
-    return text
-  text += f" ({row.edge} of {len(row.learning_rates)}"
-  if not row.config.analysis.max_learning_rates:
-    text += ", not extended"
-  return f"{text})"
-
-
-def seeds_cell(
-  seeds: over_seeds.OverSeeds, shown: Callable[[float], str]
-) -> str:
-  """The interval over seeds, whose ends are shown in this way."""
-  if len(seeds.by_seed) == 1:
-    return "one seed"
-  return f"{shown(seeds.low)} to {shown(seeds.high)}"
-
-
-def rows_of_first_variant(rows: Sequence[Row]) -> list[Row]:
-  """Rows that differ from the first one in `train.num_steps` at most."""
-
-  def other_changes(row: Row) -> dict[str, object]:
-    changes = {**row.changes}
-    changes.pop("train.num_steps", None)
-    return changes
-
-  first = other_changes(rows[0])
-  return [row for row in rows if other_changes(row) == first]
-
-
-def why_not_at_equal_time(row: Row, rows: Sequence[Row]) -> str:
-  """What a row lacks to be compared at equal time, in words; "" for nothing."""
-  if row.relative_seconds is None:
-    return "not timed yet"
-  first = rows[0]
-  tokens = [one.tokens for one in rows_of_first_variant(rows)]
-  meanwhile = row.tokens * row.relative_seconds
-  updates = first.config.train.num_steps * meanwhile / first.tokens
-  if meanwhile < min(tokens):
-    return f"needs {first.name} with {math.floor(updates):,} updates or fewer"
-  if meanwhile > max(tokens):
-    return f"needs {first.name} with {math.ceil(updates):,} updates or more"
-  return ""
-
-
-def with_differences(rows: Sequence[Row]) -> list[Row]:
-  """Adds the differences to the first row, at equal tokens and at equal time.
-
-  The rows of the first variant give its loss by tokens, which is interpolated
-  in between.
-  """
-  first = rows[0]
-  curve = {row.tokens: row.nll for row in rows_of_first_variant(rows)}
-  tokens = sorted(curve)
-  losses = [curve[count] for count in tokens]
-  result = []
-  for row in rows:
-    at_equal_tokens = None
-    is_told_apart = True
-    if row.tokens == first.tokens:
-      at_equal_tokens = row.nll - first.nll
-      has_seeds = len(row.over_seeds.by_seed) > 1
-      is_told_apart = not (
-        has_seeds and over_seeds.overlap(row.over_seeds, first.over_seeds)
-      )
-
-    at_equal_time = None
-    if row.relative_seconds is not None:
-      meanwhile = row.tokens * row.relative_seconds
-      if tokens[0] <= meanwhile <= tokens[-1]:
-        # Losses fall about linearly with the logarithm of the tokens.
-        reached = np.interp(np.log(meanwhile), np.log(tokens), losses)
-        at_equal_time = row.nll - float(reached)
-    result.append(
-      row._replace(
-        at_equal_tokens=at_equal_tokens,
-        at_equal_time=at_equal_time,
-        is_told_apart=is_told_apart,
-      )
-    )
-  return result
-
-
 def _write(
-  result: metrics_log.Json, rows: Sequence[Row], workdir: str, preset: Preset
+  result: metrics_log.Json,
+  rows: Sequence[rows_lib.Row],
+  workdir: str,
+  preset: Preset,
 ) -> None:
   """Puts rows into the result, and writes it with its table and picture."""
   result["rows"] = [_entry(row, preset) for row in rows]
@@ -505,7 +322,7 @@ def _write(
   )
 
 
-def _entry(row: Row, preset: Preset) -> metrics_log.Json:
+def _entry(row: rows_lib.Row, preset: Preset) -> metrics_log.Json:
   """A row of the JSON file."""
   values = row._asdict()
   del values["config"]

@@ -19,9 +19,9 @@ from matplotlib import ticker
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.analysis import answers
-from transformer_xl.analysis import comparison
 from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plotting
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import trials
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
@@ -114,7 +114,7 @@ def _losses(
   return memory, nll
 
 
-def table(rows: Sequence[comparison.Row], scale: Scale) -> list[dict[str, str]]:
+def table(rows: Sequence[rows_lib.Row], scale: Scale) -> list[dict[str, str]]:
   """Perplexity of all tokens and by position, beside what a row costs.
 
   Numbers are medians over seeds.
@@ -125,9 +125,9 @@ def table(rows: Sequence[comparison.Row], scale: Scale) -> list[dict[str, str]]:
   lines = []
   for row, seeds, rank in zip(rows, of_rows, ranks, strict=True):
     cells = answers.cost_cells(row, is_planned=is_planned)
-    cells["learning rate"] = comparison.rate_cell(row)
+    cells["learning rate"] = rows_lib.rate_cell(row)
     cells["PPL"] = f"{nats.perplexity(row.nll):.4g}"
-    cells["over seeds"] = comparison.seeds_cell(
+    cells["over seeds"] = rows_lib.seeds_cell(
       seeds, lambda nll: f"{nats.perplexity(nll):.4g}"
     )
     cells["rank"] = rank
@@ -139,7 +139,7 @@ def table(rows: Sequence[comparison.Row], scale: Scale) -> list[dict[str, str]]:
 
 
 @plotting.in_style
-def draw(rows: Sequence[comparison.Row], scale: Scale) -> figure_lib.Figure:
+def draw(rows: Sequence[rows_lib.Row], scale: Scale) -> figure_lib.Figure:
   """Plots perplexity by position, with the interval over seeds."""
   figure, axes = plotting.subplots(figsize=(6.5, 3.8))
   middles = [math.sqrt(first * last) for first, last in scale.positions]

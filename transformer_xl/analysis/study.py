@@ -26,6 +26,7 @@ from transformer_xl.analysis import documents
 from transformer_xl.analysis import over_seeds
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import schema
@@ -165,7 +166,7 @@ def lowest(train: schema.TrainConfig, losses: trials.Losses) -> int:
   return min(losses, key=lambda length: losses[length])
 
 
-def fields(row: comparison.Row) -> metrics_log.Json:
+def fields(row: rows_lib.Row) -> metrics_log.Json:
   """What a study states of each row, so that a row can be read alone.
 
   Losses by memory, what the model costs, its configuration, the settings that
@@ -188,7 +189,7 @@ def fields(row: comparison.Row) -> metrics_log.Json:
   }
 
 
-def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
+def table(rows: Sequence[rows_lib.Row]) -> list[dict[str, str]]:
   """Perplexity by memory, and what it gains over the first row in per cent.
 
   Numbers are medians over seeds.
@@ -203,11 +204,11 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
       "variant": row.name,
       "parameters": f"{row.num_parameters:,}",
       "tokens": f"{row.tokens:,}",
-      comparison.PLANNED: f"{row.planned_bytes / 2**20:.0f}",
+      rows_lib.PLANNED: f"{row.planned_bytes / 2**20:.0f}",
       "time a token": "not timed yet",
     }
     if any(each.learning_rates for each in rows):
-      cells["learning rate"] = comparison.rate_cell(row)
+      cells["learning rate"] = rows_lib.rate_cell(row)
       cells["valid PPL by rate"] = ", ".join(
         f"{one.learning_rate:g}: {nats.perplexity(one.nll):.4g}"
         for one in row.learning_rates
@@ -220,14 +221,14 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
         text = f"{nats.perplexity(row.nll_by_length[length]):.1f}"
       is_compared = length == row.length
       cells[f"PPL, memory {length}"] = f"**{text}**" if is_compared else text
-    cells["over seeds"] = comparison.seeds_cell(
+    cells["over seeds"] = rows_lib.seeds_cell(
       row.over_seeds, lambda nll: f"{nats.perplexity(nll):.1f}"
     )
     cells["rank"] = rank
     cells["at equal tokens"] = _percent(row.at_equal_tokens)
     if cells["at equal tokens"] and not row.is_told_apart:
       cells["at equal tokens"] += " (not told apart)"
-    reason = comparison.why_not_at_equal_time(row, rows)
+    reason = rows_lib.why_not_at_equal_time(row, rows)
     cells["at equal time"] = reason or _percent(row.at_equal_time)
     lines.append(cells)
   return lines
@@ -241,7 +242,7 @@ def _percent(difference: float | None) -> str:
 
 
 @plotting.in_style
-def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
+def draw(rows: Sequence[rows_lib.Row]) -> figure_lib.Figure:
   """Plots the loss of each variant by time, with the curve of the first one.
 
   Before time is measured, which is after all training, the loss is plotted by
@@ -251,11 +252,11 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
   first = rows[0]
   is_timed = all(row.relative_seconds is not None for row in rows)
 
-  def place_of(row: comparison.Row) -> float:
+  def place_of(row: rows_lib.Row) -> float:
     seconds = row.relative_seconds if is_timed else None
     return row.tokens * (seconds or 1.0) / first.tokens
 
-  curve = sorted(comparison.rows_of_first_variant(rows), key=place_of)
+  curve = sorted(rows_lib.rows_of_first_variant(rows), key=place_of)
   places = [place_of(row) for row in curve]
   perplexities = [nats.perplexity(row.nll) for row in curve]
   axes.plot(places, perplexities, "k.-", label=first.name)
