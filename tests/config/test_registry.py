@@ -85,13 +85,42 @@ def test_a_wrong_registration_is_one_line(name, added, said):
 
 
 def test_a_class_that_is_defined_again_replaces_the_former():
-  class Again(Plain):
-    """Defined a second time, as in a notebook."""
+  def defined():
+    class Mine(Plain):
+      """Defined twice, as in a notebook."""
 
+    return Mine
+
+  first, again = defined(), defined()
   before = registry.version(), [*registry.mixers]
-  with registering.temporarily(registry.mixers, {"mine": Plain}):
-    assert registry.mixers["mine"] is Plain
-    registry.mixers.register("mine")(Again)
-    assert registry.mixers["mine"] is Again
+  with registering.temporarily(registry.mixers, {"mine": first}):
+    assert registry.mixers["mine"] is first
+    registry.mixers.register("mine")(again)
+    assert registry.mixers["mine"] is again
     assert [*registry.mixers] == [*before[1], "mine"]
     assert registry.version() == before[0] + 2
+
+
+def test_a_copy_that_keeps_the_name_of_what_it_copies_replaces_nothing():
+  class Copy(Plain):
+    """Its decorator was copied, too."""
+
+  with registering.temporarily(registry.mixers, {"mine": Plain}):
+    said = r"already, Plain of .*; register .*Copy of .* under another name"
+    with pytest.raises(errors.UserError, match=said):
+      registry.mixers.register("mine")(Copy)
+    assert registry.mixers["mine"] is Plain
+
+
+@pytest.mark.parametrize(
+  ("kind", "name", "what"),
+  [
+    (registry.tasks, "wikitext103", "a published dataset"),
+    (registry.tasks, "text", "a user's own text"),
+    (registry.datasets, "mqar", "a task"),
+    (registry.datasets, "tfds", "a user's own text"),
+  ],
+)
+def test_what_dataset_takes_has_one_meaning(kind, name, what):
+  with pytest.raises(errors.UserError, match=f"as {what} is"):
+    kind.register(name)(Plain)

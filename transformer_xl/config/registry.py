@@ -13,7 +13,7 @@ when it is imported (`extensions.py`).
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from transformer_xl import errors
@@ -114,18 +114,18 @@ class Registry(Mapping[str, type[KindT]]):
     kind: str,
     built_in: Mapping[str, str],
     *,
-    reserved: Collection[str] = (),
+    reserved: Mapping[str, str] | None = None,
   ):
     """Lists what the package has.
 
     Args:
       kind: what each is called in errors, such as "mixer".
       built_in: the module that registers each name.
-      reserved: names that nothing can have, since something else does.
+      reserved: names that nothing can have, and what has them.
     """
     self.kind = kind
     self._built_in = dict(built_in)
-    self._reserved = reserved
+    self._reserved = reserved or {}
     self._found: dict[str, type[KindT]] = {}
 
   def register(self, name: str) -> Callable[[type[T]], type[T]]:
@@ -144,17 +144,20 @@ class Registry(Mapping[str, type[KindT]]):
 
     if name in self._reserved:
       raise errors.UserError(
-        f"a {self.kind} cannot be called {name!r}, as another part of a layer "
+        f"a {self.kind} cannot be called {name!r}, as {self._reserved[name]} "
         "is; register it under another name."
       )
 
     def add(added: type[T]) -> type[T]:
       there = self._found.get(name)
       module = there.__module__ if there else self._built_in.get(name)
-      if module is not None and module != added.__module__:
+      place = there.__qualname__ if there else added.__qualname__
+      is_again = (module, place) == (added.__module__, added.__qualname__)
+      if module is not None and not is_again:
         raise errors.UserError(
-          f"there is a {self.kind} {name!r} already, of {module}; register "
-          f"{added.__qualname__} of {added.__module__} under another name."
+          f"there is a {self.kind} {name!r} already, {place} of {module}; "
+          f"register {added.__qualname__} of {added.__module__} under another "
+          "name."
         )
       _check_fields(added)
       found: Any = added
@@ -249,9 +252,12 @@ mixers = Registry[Mixer](
     "titans",
   ),
   # What else a layer has (`model/block.py`).
-  reserved=(
-    *("mixer_norm", "mixer_gate", "positions"),
-    *("feed_forward", "feed_forward_norm", "feed_forward_gate"),
+  reserved=dict.fromkeys(
+    (
+      *("mixer_norm", "mixer_gate", "positions"),
+      *("feed_forward", "feed_forward_norm", "feed_forward_gate"),
+    ),
+    "another part of a layer",
   ),
 )
 encodings = Registry[Encoding](
@@ -289,43 +295,48 @@ trackers = Registry[Tracker](
   "tracker", {"wandb": "transformer_xl.workdir.wandb_run"}
 )
 # Published corpora, and tasks whose answers are known. These classes are of
-# data_prep, which knows their interfaces.
+# data_prep, which knows their interfaces. `--dataset` takes both, and the forms
+# of a user's own text.
+_CORPORA = (
+  "enwik8",
+  "lm1b",
+  "pg19",
+  "ptb",
+  "python_stdlib",
+  "text8",
+  "wikitext103",
+  "wikitext2",
+)
+_TASKS = (
+  "compression",
+  "copy",
+  "excerpt",
+  "fuzzy_recall",
+  "listops",
+  "memorization",
+  "mqar",
+  "noisy_recall",
+  "overwrite",
+  "parity",
+  "passkey",
+  "permutation",
+  "recall",
+  "selective_copying",
+  "stories",
+)
+_OWN_TEXT = dict.fromkeys(("text", "tfds"), "a user's own text")
 datasets = Registry[object](
   "dataset",
   {
     name: f"transformer_xl.data_prep.{name}.{name}_dataset_builder"
-    for name in (
-      "enwik8",
-      "lm1b",
-      "pg19",
-      "ptb",
-      "python_stdlib",
-      "text8",
-      "wikitext103",
-      "wikitext2",
-    )
+    for name in _CORPORA
   },
+  reserved=_OWN_TEXT | dict.fromkeys(_TASKS, "a task"),
 )
 tasks = Registry[Task](
   "task",
-  _in_package(
-    "data_prep.synthetic",
-    "compression",
-    "copy",
-    "excerpt",
-    "fuzzy_recall",
-    "listops",
-    "memorization",
-    "mqar",
-    "noisy_recall",
-    "overwrite",
-    "parity",
-    "passkey",
-    "permutation",
-    "recall",
-    "selective_copying",
-    "stories",
-  ),
+  _in_package("data_prep.synthetic", *_TASKS),
+  reserved=_OWN_TEXT | dict.fromkeys(_CORPORA, "a published dataset"),
 )
 
 
