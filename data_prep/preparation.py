@@ -15,6 +15,7 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.config import extensions
 from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import catalog
 from transformer_xl.data_prep import corpus as corpus_lib
@@ -89,6 +90,7 @@ def prepare(
     "min_freq": min_freq,
     "max_size": max_size,
     "options": options,
+    "extension": extensions.version_of_dataset(dataset),
   }
   texts = {**request, **options, "data_dir": data_dir, "name": name}
   for flag, value in texts.items():
@@ -151,6 +153,7 @@ def prepare(
     "mode": corpus.mode,
     "source": fingerprint,
     "options": corpus.options,
+    "extension": request["extension"],
     "tokenizer": dataclasses.asdict(corpus.tokenizer),
     "vocabulary": given and given.sha256,
     "extends": extend_vocabulary,

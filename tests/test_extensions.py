@@ -255,7 +255,7 @@ assert {one.name for one in found} == {"memory.py"}
 assert len({one.sha256 for one in found}) == 2
 pathlib.Path("b/memory.py").write_text("damaged (")
 for path, text in (
-  ("c/memory.py", "there is a mixer 'first' already"),
+  ("c/memory.py", "there is a mixer 'first' already, Own of extension_"),
   ("b/memory.py", "SyntaxError"),
 ):
   try:
@@ -265,6 +265,90 @@ for path, text in (
   else:
     raise AssertionError(path)
 assert extensions._of_parts(parts) == found
+"""
+
+
+def test_no_result_is_kept_for_another_version_of_a_file(tmp_path):
+  """A study, a run and a text know which file they are of."""
+  mixer = "from transformer_xl import extend\n@extend.mixer('edited')\n"
+  mixer += "class Edited(extend.Mixer):\n  pass\n"
+  (tmp_path / "memory.py").write_text(mixer)
+  task = extensions.files()["my_task.py"]
+  (tmp_path / "my_task.py").write_text(task)
+  program = [sys.executable, "-c", EDITED]
+  environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+  subprocess.run(
+    program, cwd=tmp_path, check=True, timeout=120, env=environment
+  )
+
+
+EDITED = """
+import json
+import pathlib
+import shutil
+from absl import logging
+from tests import corpus
+from transformer_xl import errors
+from transformer_xl.analysis import trials
+from transformer_xl.analysis import variants
+from transformer_xl.config import extensions
+from transformer_xl.config import load
+from transformer_xl.data import token_file
+from transformer_xl.data_prep import preparation
+from transformer_xl.training import data_checks
+from transformer_xl.workdir import run_record
+
+said = []
+logging.warning = lambda text, *values: said.append(text % values)
+
+def edited(path):
+  file = pathlib.Path(path)
+  file.write_text(file.read_text() + "# Another version.\\n")
+  extensions.load([path])
+
+# The text of a task.
+extensions.load(["my_task.py", "memory.py"])
+options = {"dataset": "reversal", "data_dir": "data", "num_tokens": 2000}
+folder = str(preparation.prepare(**options))
+updates = {"data.name": "reversal", "model.layers": ("edited",)}
+config = load.from_config_dict(corpus.config_dict("data", **updates))
+first = token_file.read_meta(folder)
+assert first["request"]["extension"]
+data_checks.warn_of_another_writer(config.data)
+assert not said, said
+edited("my_task.py")
+data_checks.warn_of_another_writer(config.data)
+assert "another version of the file that registers reversal" in said[0], said
+try:
+  preparation.prepare(**options)
+except errors.UserError as error:
+  assert "holds something else" in str(error)
+else:
+  raise AssertionError("the text of another version is taken")
+shutil.rmtree(folder)
+preparation.prepare(**options)
+again = token_file.read_meta(folder)
+assert again["recipe"] != first["recipe"]
+said.clear()
+
+# A run that goes on, and a trial of a study.
+run_record.record(config, "run")
+trial = variants.Trial(config, "trial")
+before = trials._trained_with(config.recipe, config.data)
+trials._require_same(trial, before)
+edited("memory.py")
+run_record.log_changes(config.as_saved(), "run")
+assert "written with another version of memory.py" in said[0], said
+run_record.record(config, "run", step=3)
+sessions = json.loads(pathlib.Path("run/config.json").read_text())["sessions"]
+hashes = [one["extensions"]["memory.py"] for one in sessions]
+assert len({*hashes}) == 2
+try:
+  trials._require_same(trial, before)
+except errors.UserError as error:
+  assert "was trained with SHA-256 of mixer edited=" in str(error)
+else:
+  raise AssertionError("a trial of another version is taken")
 """
 
 

@@ -204,13 +204,16 @@ def main(argv: list[str]) -> None:
   _start_devices(config.model.attention)
   dtype = dtype_of(config.model, workdir, _MODE.value)
   config = load.replaced(config, {"model.dtype": dtype})
-  from transformer_xl.workdir import agreement  # JAX is loaded now.
+  from transformer_xl.training import data_checks  # JAX is loaded now.
+  from transformer_xl.workdir import agreement
   from transformer_xl.workdir import closing
 
   agreement.require_same_command(config, workdir, _MODE.value)
   if _MODE.value in _TRAINING and config.data.prepare:
     _prepare_data(config.data)
   agreement.require_same_data(config.data.dataset_dir)
+  if _MODE.value in _TRAINING:
+    data_checks.warn_of_another_writer(config.data)
   before = closing.changes(workdir)
   with errors.writing_to(_TARGET.value or workdir):
     try:

@@ -22,6 +22,7 @@ from flax import traverse_util
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.analysis import variants
+from transformer_xl.config import extensions
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.config import training_fields
@@ -257,6 +258,9 @@ def _trained_with(
   named = traverse_util.flatten_dict(groups, sep=".")
   for name in training_fields.ONLY_LOGGED:
     del named[name]
+  for extension in extensions.needed(recipe.model, recipe.train):
+    for part in extension.provides:
+      named[f"SHA-256 of {part}"] = extension.sha256
   return _as_read(named)
 
 

@@ -180,6 +180,13 @@ def needed_by_model(model: schema.ModelConfig) -> list[Extension]:
   return _of_parts(schema.parts_of_model(model))
 
 
+def version_of_dataset(name: str) -> str | None:
+  """SHA-256 of the file from outside that makes a text; None for ours."""
+  parts = [schema.Part("dataset", name), schema.Part("task", name)]
+  found = _of_parts(parts)
+  return found[0].sha256 if found else None
+
+
 def _of_parts(parts: Iterable[schema.Part]) -> list[Extension]:
   """The modules from outside that registered some parts."""
   provided: dict[str, list[str]] = {}
@@ -229,6 +236,13 @@ def require(recorded: Sequence[Mapping[str, Any]], config_path: str) -> None:
         f"{one['file'] or one['name']}: add --extensions={one['name']}, with "
         "the path of that file (in Python: extensions=[...])."
       )
+  warn_of_other_versions(recorded, config_path)
+
+
+def warn_of_other_versions(
+  recorded: Sequence[Mapping[str, Any]], config_path: str
+) -> None:
+  """Warns of other files than those that a `config.json` has recorded."""
   for one in recorded:
     parts = [schema.Part(*text.split(" ", 1)) for text in one["provides"]]
     for loaded in _of_parts(parts):

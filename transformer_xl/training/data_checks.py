@@ -3,6 +3,7 @@
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl.config import extensions
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
@@ -30,6 +31,19 @@ def require(
   run_record.check_vocabulary(data_dir, workdir)
   if train.init_from:
     run_record.check_vocabulary(data_dir, train.init_from, may_be_extended=True)
+
+
+def warn_of_another_writer(data: schema.DataConfig) -> None:
+  """Warns of text of a task whose file, from outside, was another one then."""
+  now = extensions.version_of_dataset(data.name)
+  request = token_file.read_meta(data.dataset_dir).get("request", {})
+  if now is not None and request.get("extension") != now:
+    logging.warning(
+      "%s was written with another version of the file that registers %s; "
+      "delete it to have it written again.",
+      data.dataset_dir,
+      data.name,
+    )
 
 
 def warn_of_overfitting(

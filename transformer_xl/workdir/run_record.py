@@ -31,20 +31,24 @@ def record(
 ) -> None:
   """Writes `config.json`.
 
-  Its `sessions` keep the time, and the `step` after which training started or
-  was resumed, of every call. `initialised_from` says where the first parameters
-  are from; None if they were drawn, or imported.
+  Its `sessions` keep the time, the `step` after which training started or was
+  resumed, and the SHA-256 of each extension's file, of every call.
+  `initialised_from` says where the first parameters are from; None if they were
+  drawn, or imported.
   """
   path = os.path.join(storage.local(workdir), "config.json")
   current = config.as_saved()
   needed = extensions.needed(config.model, config.train)
+  session: metrics_log.Json = {"step": step, "time": _now()}
+  if needed:
+    session["extensions"] = {one.file: one.sha256 for one in needed}
   sessions: list[metrics_log.Json] = []
   if os.path.exists(path):
     saved = _saved(path)
     if saved is None:
       logging.warning("%s is damaged and will be rewritten.", path)
     else:
-      _, sessions = saved
+      sessions = list(saved.get("sessions", []))
   metrics_log.write_json(
     workdir,
     "config.json",
@@ -54,7 +58,7 @@ def record(
       "git_commit": git_commit(),
       "extensions": [one._asdict() for one in needed],
       "initialised_from": initialised_from,
-      "sessions": [*sessions, {"step": step, "time": _now()}],
+      "sessions": [*sessions, session],
     },
   )
 
@@ -78,12 +82,16 @@ def write_again_if_gone(
 
 
 def log_changes(values: Mapping[str, object], workdir: str) -> None:
-  """Logs how values to be saved differ from those of a workdir's last run."""
+  """Logs how values to be saved differ from those of a workdir's last run.
+
+  Also which extensions have another file than then.
+  """
   path = os.path.join(storage.local(workdir), "config.json")
   saved = _saved(path) if os.path.exists(path) else None
   if saved is None:
     return
-  last, _ = saved
+  extensions.warn_of_other_versions(saved.get("extensions", []), path)
+  last = flat(saved["config"])
   current = json.loads(json.dumps(values))
   for name, value in flat(current).items():
     old = last.get(name, "absent")
@@ -108,14 +116,15 @@ def _now() -> str:
   return now.isoformat(timespec="seconds")
 
 
-def _saved(path: str) -> tuple[metrics_log.Json, list[metrics_log.Json]] | None:
-  """The flat configuration of the last run, and all sessions.
-
-  None if the file is damaged.
-  """
+def _saved(path: str) -> metrics_log.Json | None:
+  """What the last run recorded; None if the file is damaged."""
   try:
     content = json.loads(pathlib.Path(path).read_text("utf-8"))
-    return flat(content["config"]), list(content.get("sessions", []))
+    flat(content["config"])
+    list(content.get("sessions", []))
+    for extension in content.get("extensions", []):
+      _ = extension["provides"], extension["sha256"]
+    return content
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
     return None
 
