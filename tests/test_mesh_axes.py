@@ -1,14 +1,17 @@
 """How many devices lie along each axis, where the configuration leaves it."""
 
+import itertools
 import math
 
 import pytest
 
 from tests import chips
+from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
 from transformer_xl.config import schema
+from transformer_xl.workdir import trained_model
 
 GIB = 1 << 30
 LARGE = mesh_axes.Demand(
@@ -94,6 +97,25 @@ def test_devices_share_a_lane_where_they_are_twice_as_many(
 )
 def test_given_numbers_are_taken(given, axes, num_slices):
   assert choose(32, num_slices=num_slices, **given) == axes
+
+
+def test_what_trains_on_a_mesh_can_be_evaluated_on_it():
+  """Training has few lanes, and parameters alone keep whole if they can."""
+  config = tiny.model_config(model_dim=12, num_heads=8, ff_dim=24)
+  assert config.most_tensor_parts == 8
+  found = set()
+  devices = chips.make("v5e", (2, 4))
+  for given in itertools.product((-1, 1, 2, 4, 8), repeat=3):
+    axes = schema.MeshConfig(*given)
+    train = mesh_axes.Demand(lanes=2, width=12, heads=8, state_bytes=1 << 20)
+    try:
+      trained = mesh_axes.choose(axes, train, num_devices=8)
+    except errors.UserError:
+      continue
+    found.add(trained)
+    mesh = trained_model.make_mesh(config, axes, devices=devices)
+    assert mesh.size == 8
+  assert len(found) > 5
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,14 @@ def choose(
   takes_rest = given.data != CHOSEN
   if tensor == CHOSEN:
     room = math.gcd(free, in_slice // max(fsdp, 1), demand.heads)
-    tensor = _smallest(room, lambda n: num_devices // n < 2 * demand.lanes)
+
+    def is_enough(number: int) -> bool:
+      # `fsdp` has to divide the width if it takes what is left.
+      fits = not takes_rest or demand.width % (free // number) == 0
+      has_lanes = num_devices // number < 2 * demand.lanes
+      return has_lanes and (fits or demand == SMALL)
+
+    tensor = _smallest(room, is_enough)
     if takes_rest and fsdp != CHOSEN:
       tensor = free
     free //= tensor

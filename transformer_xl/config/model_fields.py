@@ -1,5 +1,7 @@
 """Fields of `config.model`."""
 
+import math
+
 from transformer_xl.config import registry
 from transformer_xl.config.fields import Group
 from transformer_xl.config.fields import SameAs
@@ -164,6 +166,11 @@ class ModelConfig(Group):
   def has_attention(self) -> bool:
     """Whether some layer attends to tokens, rather than carry a state."""
     return any(registry.mixers[name].attends for name in self.mixers)
+
+  @property
+  def most_tensor_parts(self) -> int:
+    """What the axis `tensor` of a mesh must divide: heads and widths."""
+    return math.gcd(self.num_kv_heads, self.ff_dim)
 
   @property
   def attends_everywhere(self) -> bool:

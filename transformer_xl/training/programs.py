@@ -6,7 +6,6 @@ planned and timed is what trains.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -48,7 +47,7 @@ def make_mesh(
   demand = mesh_axes.Demand(
     lanes=train.batch_size // train.accumulation_steps,
     width=model.model_dim,
-    heads=math.gcd(model.num_kv_heads, model.ff_dim),
+    heads=model.most_tensor_parts,
     state_bytes=_state_bytes(recipe),
   )
   return mesh_lib.make_mesh(axes, demand=demand, devices=devices)

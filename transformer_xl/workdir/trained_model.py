@@ -72,14 +72,17 @@ def make_mesh(
 ) -> jax.sharding.Mesh:
   """The mesh of all modes but training, which hold nothing but parameters.
 
-  Chosen axes keep parameters whole, to gather none, unless they are very large.
+  Chosen axes keep parameters whole, to gather none, unless they are very large,
+  or the given ones leave them devices.
 
   Raises:
     UserError: the axes that the configuration gives do not suit the devices.
   """
   params = network.abstract_params(model)
   demand = mesh_axes.Demand(
+    lanes=len(devices or jax.devices()),  # Enough: no two share one.
     width=model.model_dim,
+    heads=model.most_tensor_parts,
     state_bytes=4 * network.num_parameters(params),
     most_bytes=_MOST_BYTES,
   )
