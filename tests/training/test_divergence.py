@@ -153,6 +153,15 @@ def test_only_checkpoints_a_window_old_are_gone_back_to(monkeypatch):
   assert answer.events[-1]["rewound_to"] == 10
   assert answer.events[-1]["tries"] == 2
   assert answer.skipped == 30 + 28
+  # Behind both it is another trouble, even if it goes back before them.
+  trouble = divergence.Diverged("x", 72)
+  later = skips.respond(answer, trouble, [10, 20, 30, 40, 50, 60, 70])
+  assert later.events[-1]["rewound_to"] == 40
+  assert later.events[-1]["tries"] == 1
+  # A loss that rises slowly may have done so when they were saved.
+  trouble = divergence.Diverged("x", 72, spiked=True)
+  later = skips.respond(answer, trouble, [10, 20, 30, 40, 50, 60, 70])
+  assert later.events[-1]["tries"] == 2
   # Far behind both it is another trouble.
   trouble = divergence.Diverged("x", 99)
   answer = skips.respond(answer, trouble, [10, 50, 60, 70])

@@ -115,9 +115,10 @@ class Rules(NamedTuple):
         f"{trouble.what} at step {now}, and no older checkpoint was kept to "
         f"rewind to; the last good one is {last_good}. {_LOWER}, and run again."
       )
-    # Earlier tries here: no checkpoint was saved after these events.
+    # Earlier tries here: no good checkpoint was saved beyond these since.
     events = answer.events
-    tries = sum(event["detected_at"] > step for event in events)
+    passed = max(self._regular(good), default=0)
+    tries = sum(event["detected_at"] > passed for event in events)
     if tries >= TRIES:
       raise errors.DivergenceError(
         f"{trouble.what} at step {now} after {tries} tries to get past it; "
@@ -143,10 +144,14 @@ class Rules(NamedTuple):
   def _target(self, step: int, saved: Sequence[int]) -> int | None:
     """The step of the newest good checkpoint, 0 to start over, or None."""
     good = step - WINDOW
-    regular = [s for s in saved if s <= good and s % self.every_steps == 0]
+    regular = [each for each in self._regular(saved) if each <= good]
     if regular:
       return max(regular)
     return 0 if good < self.every_steps else None
+
+  def _regular(self, saved: Sequence[int]) -> list[int]:
+    """The steps that an uninterrupted run has saved, too."""
+    return [step for step in saved if step % self.every_steps == 0]
 
 
 class Guard:
