@@ -112,8 +112,9 @@ class Evaluator:
       return self.score(frozen, state, segments)
 
     if not self._is_compiled:
-      # Compiles with a call past the end, in which every weight is 0.
-      score(self.start(frozen), num_steps)
+      # Compiles with a call past the end, in which every weight is 0. Devices
+      # still compute it, and freeze parameters, when a call returns.
+      jax.block_until_ready(score(self.start(frozen), num_steps))
       self._is_compiled = True
     scored = score_calls(
       score, self.start(frozen), num_steps, should_stop=should_stop

@@ -34,12 +34,20 @@ class UnigramLoss:
     self._data = data
     self._workdir = workdir
     self._pre_norm = pre_norm
-    self._entropy: float | None = None  # In nats per token, once needed.
     self._since: int | None = None  # Updates before the loss was near it.
     self._is_said = False
+    # In nats per token; None if the run is too short to warn. Read before the
+    # first update, since all of the text takes long.
+    self._entropy: float | None = None
+    if train.num_steps - train.warmup_steps >= UPDATES:
+      self._entropy = self._read_entropy()
+      if jax.process_index() == 0:
+        self._continue(self._entropy)
 
   def is_due(self, step: int) -> bool:
     """Whether a log line is due after the warm-up."""
+    if self._entropy is None:
+      return False
     train = self._train
     ends_window = step >= train.num_steps or step % train.log_every_steps == 0
     first = self._first(step)
@@ -52,10 +60,7 @@ class UnigramLoss:
     loss = window.loss
     if loss is None:
       return
-    if self._entropy is None:
-      self._entropy = self._read_entropy()
-      if jax.process_index() == 0:
-        self._continue(self._entropy)
+    assert self._entropy is not None
     self._add(step, loss, self._entropy)
     is_long = self._since is not None and step - self._since >= UPDATES
     if self._is_said or not is_long:

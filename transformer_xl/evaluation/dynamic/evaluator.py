@@ -174,8 +174,9 @@ class DynamicEvaluator:
       return self._score(state, params, adaptation, texts)
 
     if not self._is_compiled:
-      # A call past the end scores nothing; its state is discarded.
-      score(self._start(params), num_steps)
+      # A call past the end scores nothing; its state is discarded. Devices
+      # still compute it when it returns.
+      jax.block_until_ready(score(self._start(params), num_steps))
       self._is_compiled = True
     scored = evaluator_lib.score_calls(score, self._start(params), num_steps)
     assert scored is not None
