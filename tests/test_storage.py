@@ -181,6 +181,25 @@ def test_only_what_changed_is_uploaded(bucket, faulty):
   assert epath.Path(bucket, "log").read_text() == "3"
 
 
+def test_a_file_that_vanishes_meanwhile_keeps_no_other_back(
+  bucket, monkeypatch
+):
+  """A tracker's thread may still rename and remove what it writes."""
+  folder = f"{bucket}/run"
+  change(folder, "a.tmp.gone", "of a tracker")
+  change(folder, "metrics.jsonl", "mine")
+  state = storage._state
+
+  def looks_late(path):
+    if path.name == "a.tmp.gone":
+      path.unlink()
+    return state(path)
+
+  monkeypatch.setattr(storage, "_state", looks_late)
+  storage.publish(folder)
+  assert epath.Path(folder, "metrics.jsonl").read_text() == "mine"
+
+
 def test_a_failed_upload_is_made_up_for(bucket, faulty):
   change(bucket, "first", "1")
   change(bucket, "second", "2")

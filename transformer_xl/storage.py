@@ -69,12 +69,20 @@ class _Copy:
     for path in paths:
       if path.is_dir() or path.suffix in _TEMPORARY:
         continue
-      name = str(path.relative_to(root))
-      state = _state(path)
-      if self._published.get(name) != state:
-        with path.open("rb") as file, (self._address / name).open("wb") as to:
-          shutil.copyfileobj(file, to)
-        self._published[name] = state
+      try:
+        self._upload(path, str(path.relative_to(root)))
+      except FileNotFoundError:
+        if path.exists():
+          raise
+        # A tracker's own thread may have removed it meanwhile.
+
+  def _upload(self, path: pathlib.Path, name: str) -> None:
+    """Uploads a file if it has changed."""
+    state = _state(path)
+    if self._published.get(name) != state:
+      with path.open("rb") as file, (self._address / name).open("wb") as to:
+        shutil.copyfileobj(file, to)
+      self._published[name] = state
 
   def keep(self) -> None:
     """Leaves the copy on disk when the process ends."""
@@ -123,6 +131,14 @@ def local(folder: str) -> str:
     UserError: the bucket cannot be read.
   """
   return _copy(absolute(folder)).path if is_bucket(folder) else folder
+
+
+def settle(folder: str, name: str) -> None:
+  """Waits until what was appended to a file of a folder is on the disk."""
+  path = os.path.join(local(folder), name)
+  if os.path.exists(path):
+    with open(path, "rb") as file:
+      os.fsync(file.fileno())
 
 
 def forget(folder: str) -> None:

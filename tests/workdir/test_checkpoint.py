@@ -15,6 +15,7 @@ import pytest
 from tests import kinds
 from tests import tiny
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import registry
 from transformer_xl.model import network
@@ -22,6 +23,8 @@ from transformer_xl.model.mixers import attention
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import goodput
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import params_reader
 from transformer_xl.workdir import run_state
 
@@ -51,7 +54,7 @@ def make_memory(lanes=2, value=1.5):
   return network.State((attention.Memory(hiddens),), length)
 
 
-def save(workdir, states, *, nll=None, memory=None, **updates):
+def save(workdir, states, *, nll=None, memory=None, data=None, **updates):
   checkpoints = checkpoint.Checkpoints(str(workdir), options(**updates))
   for state in states:
     step = int(state.step)
@@ -59,7 +62,7 @@ def save(workdir, states, *, nll=None, memory=None, **updates):
       run_state.RunState(
         state,
         memory or make_memory(value=step),
-        run_state.Metadata(log_window={"nll": 0.1 + step}),
+        run_state.Metadata(log_window={"nll": 0.1 + step}, data=data),
         validation_loss=None if nll is None else nll[step],
       )
     )
@@ -185,6 +188,32 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     )
     assert step == expected
     assert_same(params, make_state(expected).params)
+
+
+@pytest.mark.parametrize(
+  "other", [{"sha256": "b", "targets": "all"}, {"sha256": "a", "targets": "x"}]
+)
+def test_losses_on_other_text_are_not_compared(tmp_path, other):
+  """The run went on with a text that is harder, or other tokens of it."""
+  easy = {"name": "text", "sha256": "a", "targets": "all"}
+  losses = {1: 1.5, 2: 1.0, 3: 1.2}
+  save(tmp_path, map(make_state, losses), nll=losses, data=easy, keep_latest=1)
+  assert best(tmp_path) == 2
+  hard = easy | other
+  losses = {4: 4.0, 5: 3.0, 6: 3.5, 7: 3.5}
+  save(tmp_path, map(make_state, losses), nll=losses, data=hard, keep_latest=1)
+  assert steps(tmp_path) == [2, 5, 7]
+  assert best(tmp_path) == 5
+
+
+def best(workdir):
+  """The step that `best` reads."""
+  _, step = params_reader.restore(
+    str(workdir),
+    which=params_reader.Which("best"),
+    target=make_state(0).params,
+  )
+  return step
 
 
 def test_without_a_best_only_the_newest_are_kept(tmp_path):
@@ -386,6 +415,24 @@ def test_metadata_is_plain_json(tmp_path):
     "adapters": None,
     "memory_shapes": {"layers.0.hiddens": [2, 2, 3, 4], "length": [2]},
   }
+
+
+def test_log_lines_are_on_the_disk_before_their_checkpoint(
+  tmp_path, monkeypatch
+):
+  """A run that resumes there writes none of them again."""
+  seen = []
+  settle = storage.settle
+
+  def settled(folder, name):
+    path = tmp_path / "checkpoints"
+    seen.append((name, [*path.iterdir()] if path.exists() else []))
+    settle(folder, name)
+
+  monkeypatch.setattr(storage, "settle", settled)
+  (tmp_path / metrics_log.FILE).write_text("{}\n")
+  save(tmp_path, [make_state(3)])
+  assert seen == [(metrics_log.FILE, []), (goodput.FILE, [])]
 
 
 def test_what_changes_after_a_save_is_not_in_it(tmp_path):

@@ -9,7 +9,7 @@ import copy
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -25,10 +25,32 @@ from transformer_xl.model import network
 from transformer_xl.processes import others
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import goodput
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 # A checkpoint that cannot be read is tried once more after this.
 RETRY_AFTER_SECONDS = 5.0
+
+
+class _BestOfEachText(preservation_policy.PreservationPolicy):
+  """Keeps the checkpoint with the lowest validation loss on each text."""
+
+  def should_preserve(
+    self,
+    checkpoints: Sequence[preservation_policy.PolicyCheckpointInfo],
+    *,
+    context: preservation_policy.PreservationContext,
+  ) -> Sequence[bool]:
+    """Whether to keep each of these checkpoints."""
+    del context
+    ranked = {
+      each.step: each.metrics
+      for each in checkpoints
+      if each.metrics is not None
+    }
+    best = {*checkpoint_items.best_of_each_text(ranked).values()}
+    return [each.step in best for each in checkpoints]
 
 
 class Checkpoints:
@@ -50,12 +72,7 @@ class Checkpoints:
     self._directory = checkpoint_items.directory(workdir)
     kept: list[preservation_policy.PreservationPolicy] = [
       preservation_policy.LatestN(config.keep_latest),
-      preservation_policy.BestN(
-        get_metric_fn=checkpoint_items.validation_loss,
-        reverse=True,
-        n=1,
-        keep_checkpoints_without_metrics=False,
-      ),
+      _BestOfEachText(),
     ]
     if keep_regular:
       every = config.every_steps
@@ -88,7 +105,7 @@ class Checkpoints:
     metadata["memory_shapes"] = checkpoint_items.memory_shapes(run.memory)
     metadata["fingerprints"] = checksums.of(items)
     metadata["digest"] = checksums.of_json(metadata)
-    nll = run.validation_loss
+    is_validated = run.validation_loss is not None
     arguments = {
       name: ocp.args.StandardSave(item) for name, item in items.items()
     }
@@ -99,7 +116,7 @@ class Checkpoints:
         args=ocp.args.Composite(
           metadata=ocp.args.JsonSave(metadata), **arguments
         ),
-        metrics=None if nll is None else {"nll": nll},
+        metrics=_ranked_by(run) if is_validated else None,
         force=True,
       )
 
@@ -124,18 +141,19 @@ class Checkpoints:
       del metadata["digest"]
       metadata["digest"] = checksums.of_json(metadata)
       metrics = os.path.join(folder, "metrics", "metrics")
-      loss = {"nll": run.validation_loss}
-      storage.write_text(metrics, json.dumps(loss))
+      storage.write_text(metrics, json.dumps(_ranked_by(run)))
       storage.write_text(path, json.dumps(metadata))
     multihost_utils.sync_global_devices(f"checkpoint {step} is evaluated")
     self._reload()
 
   def _publish_logs(self) -> None:
-    """Uploads the logs of a run in a bucket before its checkpoint is there.
+    """Makes the logs last before the checkpoint does, and uploads them.
 
     A run that resumes drops lines after its checkpoint, but could not make up
-    for missing ones.
+    for missing ones, such as after a power cut.
     """
+    for name in (metrics_log.FILE, goodput.FILE):
+      storage.settle(self._workdir, name)
     try:
       storage.publish(self._workdir)
     except errors.UserError as error:
@@ -302,3 +320,11 @@ def _restore(
 
 def _in_all_processes(holds: bool) -> bool:
   return bool(np.all(multihost_utils.process_allgather(np.asarray(holds))))
+
+
+def _ranked_by(run: run_state.RunState) -> metrics_log.Json:
+  """The validation loss of a run, and which text and tokens it is of."""
+  data = run.metadata.data or {}
+  names = ("name", "sha256", "targets")
+  text = " ".join(str(data.get(name)) for name in names)
+  return {"nll": run.validation_loss, "text": text}

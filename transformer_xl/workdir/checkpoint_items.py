@@ -157,6 +157,18 @@ class _Manager(ocp.CheckpointManager):
         "or use a --workdir elsewhere."
       )
 
+  def best_step(self) -> int | None:
+    """The step with the lowest validation loss; None if none has one.
+
+    Of the text that the newest of them was validated on: losses of others are
+    not comparable.
+    """
+    ranked = {step: self.metrics(step) for step in sorted(self.all_steps())}
+    ranked = {step: each for step, each in ranked.items() if each is not None}
+    if not ranked:
+      return None
+    return best_of_each_text(ranked)[validated_text(ranked[max(ranked)])]
+
   def metrics(self, step: int) -> shapes.PyTree | None:
     """The validation loss by which checkpoints are ranked; None without one."""
     try:
@@ -172,6 +184,22 @@ class _Manager(ocp.CheckpointManager):
         error,
       )
       return None
+
+
+def validated_text(metrics: metrics_log.Json) -> str:
+  """Identifies the text, and the tokens of it, that a loss is of."""
+  return metrics.get("text", "")
+
+
+def best_of_each_text(ranked: Mapping[int, metrics_log.Json]) -> dict[str, int]:
+  """The step with the lowest loss on each text; the newest of equal ones."""
+  best: dict[str, int] = {}
+  for step, metrics in sorted(ranked.items()):
+    text = validated_text(metrics)
+    loss = validation_loss(metrics)
+    if text not in best or loss <= validation_loss(ranked[best[text]]):
+      best[text] = step
+  return best
 
 
 def is_mounted_bucket(folder: str) -> bool:
