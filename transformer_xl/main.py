@@ -410,7 +410,6 @@ def dtype_of(model: schema.ModelConfig, workdir: str, mode: str) -> str:
 def _prepare_data(data: training_fields.DataConfig) -> None:
   """Prepares a dataset that is missing, in the first process for all."""
   import jax
-  from jax.experimental import multihost_utils
 
   # Other text is prepared by a command of its own, which the next error names.
   if not token_file.is_named(data.name):
@@ -424,7 +423,8 @@ def _prepare_data(data: training_fields.DataConfig) -> None:
     logging.info("Preparing %s in %s.", data.name, data.dir)
     with errors.writing_to(data.dir):
       preparation.prepare_beside_others(data.name, data_dir=data.dir)
-  multihost_utils.sync_global_devices("data is prepared")
+  # Devices would wait for each other for minutes at most.
+  others.gather("data is prepared")
   if missing:
     storage.forget(data.dataset_dir)
 

@@ -47,13 +47,14 @@ def write(source, folder, targets, *, rank=3, alpha=7.0) -> str:
     ),
   )
   adapters = lora.settings(config.train)
+  saved = params_reader.Saved(params, 0, adapters=None, source=None)
   metadata = run_state.Metadata(
     adapters=adapters._asdict(),
     initialised_from={
       "workdir": base,
       "checkpoint_step": 0,
       "parameters": "raw",
-      "params_sha256": params_reader.sha256(params),
+      "params_sha256": params_reader.sha256(saved),
     },
   )
   memory = programs.init_memory(config.recipe)

@@ -174,7 +174,7 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
   def restore(*unused, **options):
     raise FitsError
 
-  monkeypatch.setattr(params_reader, "restore", restore)
+  monkeypatch.setattr(params_reader, "restore_whole", restore)
   transfer = schema.all_fields()[name].transfer
   if transfer != "same_shapes":
     monkeypatch.setattr(network, "abstract_params", lambda model: {})

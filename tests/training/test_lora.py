@@ -357,6 +357,30 @@ def test_a_run_starts_from_adapters_and_their_base(
   assert 1e-4 < np.abs(np.subtract(*query)).max() < 1
 
 
+def test_adapters_on_adapters_are_known_on_devices_that_round_otherwise(
+  finished_run, data_dir, tmp_path, monkeypatch
+):
+  """Merging what they are beside has other last bits there."""
+  _, workdir, _ = finished_run
+  updates = {"train.num_steps": 4, "train.eval_every_steps": 0}
+  second = adapted(data_dir, workdir, **updates)
+  folder = str(tmp_path / "second")
+  loop.train(second, folder)
+  here = trained_model.load(second, folder).params
+  merged = lora.merged
+
+  def rounded_otherwise(base, adapters, scale):
+    return jax.tree.map(
+      lambda leaf: leaf * (1 + 2**-23), merged(base, adapters, scale)
+    )
+
+  monkeypatch.setattr(lora, "merged", rounded_otherwise)
+  there = trained_model.load(second, folder).params
+  comparison.assert_close(here, there, roundings=50)
+  different = jax.tree.map(lambda one, other: (one != other).any(), here, there)
+  assert any(jax.tree.leaves(different))
+
+
 @pytest.mark.parametrize(
   ("updates", "said"),
   [

@@ -76,20 +76,22 @@ def load(
   source = train.init_from
   run_record.check_vocabulary(data_dir, source, may_be_extended=True)
   model = _checked_model(recipe)
-  params, at_step = params_reader.restore(
+  params, saved = params_reader.restore_whole(
     source,
     which=_which(train),
     target=_target(model, mesh),
   )
   trained_model.require_numbers(
-    params, f"checkpoint {at_step} of {source}", field="train.init_checkpoint"
+    params,
+    f"checkpoint {saved.step} of {source}",
+    field="train.init_checkpoint",
   )
   count = recipe.model.vocab_size - model.vocab_size
   record = {
     "workdir": storage.absolute(source),
-    "checkpoint_step": at_step,
+    "checkpoint_step": saved.step,
     "parameters": train.init_parameters,
-    "params_sha256": params_reader.sha256(params),
+    "params_sha256": params_reader.sha256(saved),
     "new_symbols": count,
     "drawn": [],
   }

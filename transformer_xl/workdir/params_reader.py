@@ -74,6 +74,24 @@ def restore(
       or its bucket refuses, which is no sign that there are none; or the base
       of adapters is gone, or another.
   """
+  params, saved = restore_whole(
+    workdir, which=which, target=target, only_check=only_check, base=base
+  )
+  return params, saved.step
+
+
+def restore_whole(
+  workdir: str,
+  *,
+  which: Which,
+  target: shapes.PyTree,
+  only_check: bool = False,
+  base: str = "",
+) -> tuple[shapes.PyTree, "Saved"]:
+  """The parameters that `restore` reads, and what the checkpoint has of them.
+
+  Arguments and errors are those of `restore`.
+  """
   saved = restore_saved(
     workdir,
     which=which,
@@ -81,7 +99,7 @@ def restore(
     only_check=only_check,
   )
   if saved.adapters is None:
-    return saved.params, saved.step
+    return saved.params, saved
   assert saved.source is not None  # Adapters have a base.
   below = restore_base(
     saved.source,
@@ -91,12 +109,12 @@ def restore(
     only_check=only_check,
   )
   if only_check:
-    return None, saved.step
+    return None, saved
   merged = lora.merged(below, saved.params, saved.adapters.scale)
   params = jax.tree.map(
     lambda leaf, like: jax.device_put(leaf, like.sharding), merged, target
   )
-  return params, saved.step
+  return params, saved
 
 
 class Saved(NamedTuple):
@@ -327,7 +345,7 @@ def restore_base(
     mesh = jax.tree.leaves(target)[0].sharding.mesh
     at = mesh_lib.shardings(mesh, abstract, network.splits(base))
     abstract = mesh_lib.placed(abstract, at)
-  params, _ = restore(
+  params, saved = restore_whole(
     there[0],
     which=Which(
       str(step),
@@ -339,7 +357,7 @@ def restore_base(
   )
   if only_check:
     return None
-  found = sha256(params)
+  found = sha256(saved)
   if found != source["params_sha256"]:
     raise errors.UserError(
       f"the parameters of {there[0]} at step {step} (SHA-256 {found[:12]}) are "
@@ -350,9 +368,23 @@ def restore_base(
   return base_of(params, base, model, target)
 
 
-def sha256(params: shapes.PyTree) -> str:
-  """The hash of parameters by which a run knows what it started from."""
-  return checksums.of_json(checksums.of(params))
+def sha256(saved: Saved) -> str:
+  """The hash of parameters by which a run knows what it started from.
+
+  Of adapters and of their base, not of both merged: other devices round the
+  product of adapters otherwise.
+  """
+  arrays = checksums.of(saved.params)
+  if saved.adapters is None:
+    return checksums.of_json(arrays)
+  assert saved.source is not None  # Adapters have a base.
+  return checksums.of_json(
+    {
+      "adapters": arrays,
+      "settings": saved.adapters._asdict(),
+      "base": saved.source["params_sha256"],
+    }
+  )
 
 
 def base_of(
