@@ -163,8 +163,11 @@ class _Manager(ocp.CheckpointManager):
     Of the text that the newest of them was validated on: losses of others are
     not comparable.
     """
-    ranked = {step: self.metrics(step) for step in sorted(self.all_steps())}
-    ranked = {step: each for step, each in ranked.items() if each is not None}
+    ranked: dict[int, metrics_log.Json] = {}
+    for step in self.all_steps():
+      metrics = self.metrics(step)
+      if metrics is not None:
+        ranked[step] = metrics
     if not ranked:
       return None
     return best_of_each_text(ranked)[validated_text(ranked[max(ranked)])]
