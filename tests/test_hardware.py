@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from tests import tiny
+from transformer_xl import errors
 from transformer_xl import hardware
 from transformer_xl import main
 from transformer_xl.config import load
@@ -50,6 +51,17 @@ def test_a_run_goes_on_in_the_type_that_it_began_with(monkeypatch, tmp_path):
   assert elsewhere == "bfloat16"
   # For TPUs.
   assert main.dtype_of(model, str(tmp_path), "plan") == "bfloat16"
+
+
+def test_a_run_whose_record_is_damaged_goes_on(monkeypatch, tmp_path, caplog):
+  """Training writes the record again."""
+  monkeypatch.setattr(hardware, "fast_dtype", lambda: "float32")
+  (tmp_path / "config.json").write_text('{"con')
+  config = load.from_config_dict(tiny.config_dict(**{"model.dtype": "auto"}))
+  assert main.dtype_of(config.model, str(tmp_path), "train") == "float32"
+  assert "Set --config.model.dtype if the run had another" in caplog.text
+  with pytest.raises(errors.UserError, match="is damaged"):
+    main.dtype_of(config.model, str(tmp_path), "study")
 
 
 def test_a_type_that_is_named_stays(tmp_path):

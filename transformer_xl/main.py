@@ -399,12 +399,30 @@ def dtype_of(model: schema.ModelConfig, workdir: str, mode: str) -> str:
 
   if mode == "plan":
     dtype = "bfloat16"  # For TPUs, and for GPUs since Ampere.
-  elif os.path.exists(os.path.join(storage.local(workdir), "config.json")):
-    dtype = load.saved(workdir).model.dtype
   else:
-    dtype = hardware.fast_dtype()
+    dtype = _dtype_before(workdir, mode) or hardware.fast_dtype()
   logging.info("model.dtype=auto is %s.", dtype)
   return dtype
+
+
+def _dtype_before(workdir: str, mode: str) -> str | None:
+  """The dtype that a run began with; None if there was none, or none is known.
+
+  Raises:
+    UserError: the record of it is damaged, and the mode will not write another.
+  """
+  if not os.path.exists(os.path.join(storage.local(workdir), "config.json")):
+    return None
+  try:
+    return load.saved(workdir).model.dtype
+  except errors.UserError as error:
+    if mode != "train":
+      raise
+    logging.warning(
+      "%s Set --config.model.dtype if the run had another than is fast here.",
+      error,
+    )
+    return None
 
 
 def _prepare_data(data: training_fields.DataConfig) -> None:
