@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.processes import others
 from transformer_xl.workdir import lease
 
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EBADF)
@@ -111,6 +112,8 @@ def _taken(folder: str) -> errors.UserError:
 
 def _require_held(refusal: Exception | None, folder: str) -> None:
   """Raises in all processes what kept the first one out."""
+  # Process 0 may wait for a lease, for longer than devices wait for others.
+  others.gather("process 0 has tried")
   is_refused = np.asarray(refusal is not None)
   if jax.process_count() > 1:
     is_refused = multihost_utils.broadcast_one_to_all(is_refused)
