@@ -8,8 +8,8 @@ import pytest
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl import hardware
-from transformer_xl import main
 from transformer_xl.config import load
+from transformer_xl.config import precision
 from transformer_xl.workdir import run_record
 
 
@@ -42,15 +42,15 @@ def test_a_run_goes_on_in_the_type_that_it_began_with(monkeypatch, tmp_path):
   config = load.from_config_dict(tiny.config_dict(**{"model.dtype": "auto"}))
   model = config.model
   monkeypatch.setattr(hardware, "fast_dtype", lambda: "float32")
-  assert main.dtype_of(model, str(tmp_path), "train") == "float32"
+  assert precision.dtype_of(model, str(tmp_path), "train") == "float32"
   begun = load.replaced(config, {"model.dtype": "float32"})
   run_record.record(begun, str(tmp_path))
   monkeypatch.setattr(hardware, "fast_dtype", lambda: "bfloat16")
-  assert main.dtype_of(model, str(tmp_path), "eval") == "float32"
-  elsewhere = main.dtype_of(model, str(tmp_path / "other"), "train")
+  assert precision.dtype_of(model, str(tmp_path), "eval") == "float32"
+  elsewhere = precision.dtype_of(model, str(tmp_path / "other"), "train")
   assert elsewhere == "bfloat16"
   # For TPUs.
-  assert main.dtype_of(model, str(tmp_path), "plan") == "bfloat16"
+  assert precision.dtype_of(model, str(tmp_path), "plan") == "bfloat16"
 
 
 def test_a_run_whose_record_is_damaged_goes_on(monkeypatch, tmp_path, caplog):
@@ -58,13 +58,13 @@ def test_a_run_whose_record_is_damaged_goes_on(monkeypatch, tmp_path, caplog):
   monkeypatch.setattr(hardware, "fast_dtype", lambda: "float32")
   (tmp_path / "config.json").write_text('{"con')
   config = load.from_config_dict(tiny.config_dict(**{"model.dtype": "auto"}))
-  assert main.dtype_of(config.model, str(tmp_path), "train") == "float32"
+  assert precision.dtype_of(config.model, str(tmp_path), "train") == "float32"
   assert "Set --config.model.dtype if the run had another" in caplog.text
   with pytest.raises(errors.UserError, match="is damaged"):
-    main.dtype_of(config.model, str(tmp_path), "study")
+    precision.dtype_of(config.model, str(tmp_path), "study")
 
 
 def test_a_type_that_is_named_stays(tmp_path):
   config = load.from_config_dict(tiny.config_dict())
-  named = main.dtype_of(config.model, str(tmp_path), "plan")
+  named = precision.dtype_of(config.model, str(tmp_path), "plan")
   assert named == config.model.dtype != "bfloat16"

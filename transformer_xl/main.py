@@ -202,12 +202,13 @@ def main(argv: list[str]) -> None:
     _tell_of_mistake(error)
     raise
   _start_devices(config.model.attention)
-  dtype = dtype_of(config.model, workdir, _MODE.value)
-  config = load.replaced(config, {"model.dtype": dtype})
-  from transformer_xl.training import data_checks  # JAX is loaded now.
+  from transformer_xl.config import precision  # JAX is loaded now.
+  from transformer_xl.training import data_checks
   from transformer_xl.workdir import agreement
   from transformer_xl.workdir import closing
 
+  dtype = precision.dtype_of(config.model, workdir, _MODE.value)
+  config = load.replaced(config, {"model.dtype": dtype})
   agreement.require_same_command(config, workdir, _MODE.value)
   if _MODE.value in _TRAINING and config.data.prepare:
     _prepare_data(config.data)
@@ -389,40 +390,6 @@ def _start_devices(attention: str) -> None:
       "slowly, on %s; --config.model.attention=auto takes what suits it.",
       device.device_kind,
     )
-
-
-def dtype_of(model: schema.ModelConfig, workdir: str, mode: str) -> str:
-  """The dtype of a model, where `auto` is that of the run or these devices."""
-  if model.dtype != "auto":
-    return model.dtype
-  from transformer_xl import hardware
-
-  if mode == "plan":
-    dtype = "bfloat16"  # For TPUs, and for GPUs since Ampere.
-  else:
-    dtype = _dtype_before(workdir, mode) or hardware.fast_dtype()
-  logging.info("model.dtype=auto is %s.", dtype)
-  return dtype
-
-
-def _dtype_before(workdir: str, mode: str) -> str | None:
-  """The dtype that a run began with; None if there was none, or none is known.
-
-  Raises:
-    UserError: the record of it is damaged, and the mode will not write another.
-  """
-  if not os.path.exists(os.path.join(storage.local(workdir), "config.json")):
-    return None
-  try:
-    return load.saved(workdir).model.dtype
-  except errors.UserError as error:
-    if mode != "train":
-      raise
-    logging.warning(
-      "%s Set --config.model.dtype if the run had another than is fast here.",
-      error,
-    )
-    return None
 
 
 def _prepare_data(data: training_fields.DataConfig) -> None:

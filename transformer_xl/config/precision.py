@@ -1,8 +1,15 @@
-"""The one setting of JAX itself that a run depends on: its number of bits."""
+"""The types that a run computes in: JAX's number of bits, and `model.dtype`."""
+
+import os
 
 import jax
+from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import hardware
+from transformer_xl import storage
+from transformer_xl.config import load
+from transformer_xl.config import schema
 
 
 def require_32_bits() -> None:
@@ -17,3 +24,35 @@ def require_32_bits() -> None:
       "some of their arrays float64: unset JAX_ENABLE_X64, or call "
       "jax.config.update('jax_enable_x64', False)."
     )
+
+
+def dtype_of(model: schema.ModelConfig, workdir: str, mode: str) -> str:
+  """The dtype of a model, where `auto` is that of the run or these devices."""
+  if model.dtype != "auto":
+    return model.dtype
+  if mode == "plan":
+    dtype = "bfloat16"  # For TPUs, and for GPUs since Ampere.
+  else:
+    dtype = _dtype_before(workdir, mode) or hardware.fast_dtype()
+  logging.info("model.dtype=auto is %s.", dtype)
+  return dtype
+
+
+def _dtype_before(workdir: str, mode: str) -> str | None:
+  """The dtype that a run began with; None if there was none, or none is known.
+
+  Raises:
+    UserError: the record of it is damaged, and the mode will not write another.
+  """
+  if not os.path.exists(os.path.join(storage.local(workdir), "config.json")):
+    return None
+  try:
+    return load.saved(workdir).model.dtype
+  except errors.UserError as error:
+    if mode != "train":
+      raise
+    logging.warning(
+      "%s Set --config.model.dtype if the run had another than is fast here.",
+      error,
+    )
+    return None
