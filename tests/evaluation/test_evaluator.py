@@ -77,7 +77,9 @@ def test_cached_keys_and_values_score_as_hidden_states(data_dir, case):
     for memory in ("hidden", "key_value"):
       chosen = load.replaced(config, {"eval.memory": memory})
       made = evaluator.Evaluator(chosen.scoring, mesh, mem_len=mem_len)
-      states[memory] = jax.eval_shape(made.start, made.freeze(params))
+      states[memory] = jax.eval_shape(
+        made.reading.start, made.reading.freeze(params)
+      )
       scores[memory] = made(params)
   assert type(states["hidden"]) is network.State
   assert type(states["key_value"]) is reader.State
@@ -144,7 +146,7 @@ def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
     splits = network.splits(config.model)
     shardings = mesh_lib.shardings(mesh, params, splits)
     params = jax.device_put(params, shardings)
-    frozen = made.freeze(params)
+    frozen = made.reading.freeze(params)
   if memory == "key_value":  # Query, key and value of layers are joined.
     frozen, params = frozen.outside, dict(params)
     del params["layers"]
@@ -167,9 +169,9 @@ def test_segments_past_the_end_leave_sums_alone(data_dir):
   )
   with jax.set_mesh(mesh):
     made = evaluator.Evaluator(config.scoring, mesh, mem_len=8)
-    frozen = made.freeze(tiny.params(config.model))
+    frozen = made.reading.freeze(tiny.params(config.model))
     segments = stream.read(stream.num_steps, 4, slice(None))
-    _, sums = made.score(frozen, made.start(frozen), segments)
+    _, sums = made.score(frozen, made.reading.start(frozen), segments)
   assert float(sums.num_tokens) == float(sums.nll) == 0.0
 
 
@@ -179,10 +181,9 @@ def test_parameters_are_no_constants_of_what_reads_each_token(data_dir):
   mesh = mesh_lib.make_mesh(config.mesh)
   kinds = set()
 
-  def read_segment(model, state, segment):
+  def read_segment(reader, frozen, state, segment):
     kinds.update(
-      isinstance(leaf, jax.core.Tracer)
-      for leaf in jax.tree.leaves(model.variables["params"])
+      isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(frozen)
     )
     return state, segment.targets
 

@@ -146,7 +146,9 @@ def test_programs_can_be_traced(make_config, name, count):
       *(evaluator.SEGMENTS_PER_CALL, evaluation, evaluation.segment_len),
       has_weights=True,
     )
-    _, sums = jax.eval_shape(made.score, made._frozen, made._state, segments)
+    _, sums = jax.eval_shape(
+      made.score, made.reading.frozen, made.reading.state, segments
+    )
   assert sums.nll.shape == ()
 
 

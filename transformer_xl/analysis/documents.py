@@ -27,7 +27,7 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import per_token
 from transformer_xl.model import nats
-from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.workdir import trained_model
 
 # The first bin ends before this position, and each further one four times
@@ -103,15 +103,16 @@ def measure(
 
 
 def _losses(
-  model: network.Network,
-  memory: network.State,
+  reader: reader_lib.TokenReader,
+  frozen: shapes.PyTree,
+  state: shapes.PyTree,
   segment: segment_lib.Segment[jax.Array],
-) -> tuple[network.State, shapes.Losses]:
-  """Reads one segment: the next memory, and losses [B, U]."""
-  nll, memory = model.nll(
-    segment.inputs, segment.targets, memory, segment.resets
+) -> tuple[shapes.PyTree, shapes.Losses]:
+  """Reads one segment: the next state, and losses [B, U]."""
+  nll, state = reader.nll(
+    frozen, state, segment.inputs, segment.targets, segment.resets
   )
-  return memory, nll
+  return state, nll
 
 
 def table(rows: Sequence[rows_lib.Row], scale: Scale) -> list[dict[str, str]]:

@@ -32,6 +32,7 @@ from transformer_xl.evaluation import per_token
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import visibility
 from transformer_xl.model.mixers import table as mixers
 from transformer_xl.workdir import metrics_log
@@ -167,18 +168,19 @@ def guess(
 
 
 def _guess_segment(
-  model: network.Network,
-  memory: network.State,
+  reader: reader_lib.TokenReader,
+  frozen: shapes.PyTree,
+  state: shapes.PyTree,
   segment: segment_lib.Segment[jax.Array],
-) -> tuple[network.State, Guess]:
-  """Reads one segment: the next memory, and guesses [B, U]."""
+) -> tuple[shapes.PyTree, Guess]:
+  """Reads one segment: the next state, and guesses [B, U]."""
   targets = segment.targets
-  hidden, memory = model(segment.inputs, memory, segment.resets)
+  hidden, state = reader.read(frozen, state, segment.inputs, segment.resets)
   hidden = hidden[:, -targets.shape[1] :]
-  head = model.head()
+  head = reader.head(frozen)
   _, best = adaptive_softmax.top_k(hidden, head, 1)
   nll = adaptive_softmax.nll(hidden, targets, head)
-  return memory, Guess(nll, best[..., 0])
+  return state, Guess(nll, best[..., 0])
 
 
 def by_distance(

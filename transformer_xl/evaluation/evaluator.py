@@ -19,9 +19,8 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.evaluation import protocol
-from transformer_xl.evaluation import without_copies
+from transformer_xl.evaluation import reading as reading_lib
 from transformer_xl.model import nats
-from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 
 SEGMENTS_PER_CALL = 8  # In one compiled call.
@@ -41,9 +40,8 @@ class Score(NamedTuple):
 class Evaluator:
   """Scores `eval.split` at one memory length; compiles once.
 
-  Arrays keep their shardings between calls: lanes are split over `data` and
-  `fsdp`, cached keys and values over `tensor` as well. The mesh's devices may
-  belong to another machine, as long as nothing but `lower` is called.
+  The mesh's devices may belong to another machine, as long as nothing but
+  `lower` is called.
   """
 
   def __init__(self, scoring: schema.Scoring, mesh: Mesh, *, mem_len: int):
@@ -51,38 +49,8 @@ class Evaluator:
     self._mesh = mesh
     self._mem_len = mem_len
     self._is_compiled = False
-
-    # The functions of parameters and state: freeze, start, score.
-    reader: reader_lib.TokenReader
-    model = scoring.model
-    evaluation = scoring.eval
-    streams = protocol.caches_keys(model, evaluation, mesh, mem_len=mem_len)
-    if streams:
-      reader = protocol.make_reader(model, evaluation, mem_len)
-    else:
-      reader = protocol.make_network_reader(model, evaluation, mem_len)
-    lanes = mesh_lib.padded_lanes(mesh, evaluation.batch_size)
-    start = functools.partial(reader.start, batch_size=lanes)
-
-    # Their compiled forms, with everything placed on the mesh.
-    params = network.abstract_params(model)
-    frozen = jax.eval_shape(reader.freeze, params)
-    frozen_at = reader.shardings(mesh, frozen)
-    self._frozen = mesh_lib.placed(frozen, frozen_at)
-    state = jax.eval_shape(start, self._frozen)
-    state_at = mesh_lib.states(mesh, state)
-    self._state = mesh_lib.placed(state, state_at)
-    if streams:
-      self.freeze = without_copies.compiled(reader.freeze, params, frozen_at)
-    else:  # Compiled, the identity would copy every array.
-      self.freeze = functools.partial(jax.device_put, device=frozen_at)
-    self.start = jax.jit(start, out_shardings=state_at)
-    self.score = jax.jit(
-      functools.partial(score_segments, reader=reader),
-      donate_argnums=1,
-      out_shardings=(state_at, mesh_lib.replicated(mesh)),
-      compiler_options=mesh_lib.compiler_options(mesh),
-    )
+    self.reading = reading_lib.Reading(scoring, mesh, mem_len=mem_len)
+    self.score = self.reading.compiled(score_segments)
 
   @functools.cached_property
   def stream(self) -> streams.EvalStream:
@@ -100,7 +68,7 @@ class Evaluator:
   ) -> Score | None:
     """Scores the whole split; None if `should_stop` holds before its end."""
     sharding = mesh_lib.segments(self._mesh)
-    frozen = self.freeze(params)
+    frozen = self.reading.freeze(params)
     num_steps = self.stream.num_steps
 
     def score(
@@ -114,10 +82,10 @@ class Evaluator:
     if not self._is_compiled:
       # Compiles with a call past the end, in which every weight is 0. Devices
       # still compute it, and freeze parameters, when a call returns.
-      jax.block_until_ready(score(self.start(frozen), num_steps))
+      jax.block_until_ready(score(self.reading.start(frozen), num_steps))
       self._is_compiled = True
     scored = score_calls(
-      score, self.start(frozen), num_steps, should_stop=should_stop
+      score, self.reading.start(frozen), num_steps, should_stop=should_stop
     )
     if scored is None:
       return None
@@ -130,7 +98,7 @@ class Evaluator:
 
   def lower(self, segments: segment_lib.Segment) -> jax.stages.Lowered:
     """Lowers the scoring of segments that have these shapes."""
-    return self.score.lower(self._frozen, self._state, segments)
+    return self.score.lower(self.reading.frozen, self.reading.state, segments)
 
 
 def _never() -> bool:

@@ -12,14 +12,20 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import protocol
-from transformer_xl.model import network
+from transformer_xl.evaluation import reading as reading_lib
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.workdir import trained_model
 
-# The next state, and what is found in one segment, from the network with its
-# parameters, its state and the segment.
+# The next state, and what is found in one segment, from a reader with its
+# prepared parameters, its state and the segment.
 ReadSegment = Callable[
-  [network.Network, network.State, segment_lib.Segment],
-  tuple[network.State, shapes.PyTree],
+  [
+    reader_lib.TokenReader,
+    shapes.PyTree,
+    shapes.PyTree,
+    segment_lib.Segment[jax.Array],
+  ],
+  tuple[shapes.PyTree, shapes.PyTree],
 ]
 
 
@@ -31,22 +37,24 @@ def read(
 ) -> shapes.PyTree:
   """Reads `eval.split` once and returns a result for each token.
 
-  `read_segment` takes the network with its parameters, its state and a segment,
-  and returns the next state and arrays [B, U]. They become [num_tokens - 1]:
-  one entry for each token of the split but the first, in order.
+  `read_segment` takes a reader, its parameters and state, and a segment, and
+  returns the next state and arrays [B, U]. They become [num_tokens - 1]: one
+  entry for each token of the split but the first, in order.
   """
   scoring = subject.config.scoring
   mesh = subject.mesh
-  model = protocol.make_network(scoring.model, scoring.eval)
 
-  # Parameters are an argument, so that they are no constants of the program.
   def read_segments(
-    params: shapes.PyTree, state: network.State, segments: segment_lib.Segment
-  ) -> tuple[network.State, shapes.PyTree]:
+    frozen: shapes.PyTree,
+    state: shapes.PyTree,
+    segments: segment_lib.Segment[jax.Array],
+    *,
+    reader: reader_lib.TokenReader,
+  ) -> tuple[shapes.PyTree, shapes.PyTree]:
     def read_one(
-      state: network.State, segment: segment_lib.Segment
-    ) -> tuple[network.State, shapes.PyTree]:
-      return read_segment(model.bind({"params": params}), state, segment)
+      state: shapes.PyTree, segment: segment_lib.Segment[jax.Array]
+    ) -> tuple[shapes.PyTree, shapes.PyTree]:
+      return read_segment(reader, frozen, state, segment)
 
     return jax.lax.scan(read_one, state, segments)
 
@@ -55,28 +63,16 @@ def read(
   stream = protocol.open_stream(all_targets, mem_len)
   count = evaluator.SEGMENTS_PER_CALL
   sharding = mesh_lib.segments(mesh)
-  lanes = mesh_lib.padded_lanes(mesh, scoring.eval.batch_size)
   parts = []
   weights = []
   with jax.set_mesh(mesh):
-    state = network.empty_state(
-      scoring.model,
-      batch_size=lanes,
-      mem_len=mem_len,
-      step_len=scoring.eval.read_len,
-    )
-    read = jax.jit(
-      read_segments,
-      # Every process reads all of what is found.
-      out_shardings=(
-        mesh_lib.states(mesh, state),
-        mesh_lib.replicated(mesh),
-      ),
-      compiler_options=mesh_lib.compiler_options(mesh),
-    )
+    reading = reading_lib.Reading(scoring, mesh, mem_len=mem_len)
+    read_call = reading.compiled(read_segments)
+    frozen = reading.freeze(subject.params)
+    state = reading.start(frozen)
     for step in range(0, stream.num_steps, count):
       segments = streams.device_segments(stream, step, count, sharding)
-      state, found = read(subject.params, state, segments)
+      state, found = read_call(frozen, state, segments)
       parts.append(jax.tree.map(np.asarray, found))
       weights.append(np.asarray(stream.read(step, count, slice(None)).weights))
   is_scored = _lanes(weights, stream.num_lanes) > 0
