@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -305,6 +306,48 @@ def test_every_option_has_the_score_of_all_of_its_text(kind, tmp_path):
     assert found < -1e-3
     best = one.top_tokens[-count:, 0]
     assert is_likeliest == np.array_equal(best, row[-count:])
+
+
+def test_tokens_of_the_prefix_are_not_those_of_a_text(tmp_path):
+  from transformer_xl.integrations import lm_eval_model
+
+  folder = saved_runs.write(tmp_path)
+  asked = lm_eval_model.HarnessModel(folder, prefix="aba", **LENGTHS)
+  (request,) = [types.SimpleNamespace(args=("ba ab",))]
+  (found,) = asked.loglikelihood_rolling([request], disable_tqdm=True)
+  (scored,) = asked.model.score(["ba ab"], prefix="aba")
+  np.testing.assert_allclose(found, -scored.nll, **ROUNDING)
+
+
+def test_an_import_is_asked_between_its_start_and_its_end(
+  tmp_path, monkeypatch
+):
+  """Its vocabulary says which tokens these are, as for the harness's own."""
+  from transformer_xl.integrations import lm_eval_model
+
+  folder = saved_runs.write(tmp_path)
+  options = {"prefix": "a", **LENGTHS}
+  plain = lm_eval_model.HarnessModel(folder, **options)
+  roles = {"bos_token": "a", "eos_token": "b"}
+  vocabulary = type(plain.model.vocabulary)
+  monkeypatch.setattr(vocabulary, "roles", roles, raising=False)
+  asked = lm_eval_model.HarnessModel(folder, **options)
+  pairs = [("ba", "b"), ("aba", "b"), ("", "b")]
+  after_start = [("aba", "b"), ("aba", "b"), ("", "b")]
+  found = loglikelihoods(asked, pairs)
+  assert found == loglikelihoods(plain, after_start)
+  assert found[:1] != loglikelihoods(plain, pairs[:1])
+
+  asked_for = []
+
+  def stream(self, prompt, **unused):
+    asked_for.append(prompt)
+    return iter(["a", "ab", "aa"])
+
+  monkeypatch.setattr(type(asked.model), "stream", stream)
+  request = types.SimpleNamespace(args=("ba", {"until": []}))
+  assert asked.generate_until([request], disable_tqdm=True) == ["aa"]
+  assert asked_for == ["aba"]
 
 
 @pytest.mark.parametrize(

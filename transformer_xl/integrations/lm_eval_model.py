@@ -88,6 +88,11 @@ class HarnessModel(harness_model.LM):
     )
     options = self.model.config.score
     self._prefix = options.prefix if prefix is None else prefix
+    # Of an import's vocabulary alone.
+    roles = getattr(self.model.vocabulary, "roles", {})
+    self._end = roles.get("eos_token", "")
+    is_start = bool(self._prefix) and self._prefix == roles.get("bos_token")
+    self._start = self._prefix if is_start else ""
     if batch_size is None or str(batch_size).startswith("auto"):
       batch_size = options.batch_size
     elif isinstance(batch_size, str) and batch_size.isdecimal():
@@ -129,16 +134,15 @@ class HarnessModel(harness_model.LM):
   ) -> list[float]:
     """The log-probability of each text, after the prefix, as `score` has it."""
     texts = [inputs.Text(request.args[0], "fresh") for request in requests]
-    rows = [
-      stream.tokens
-      for stream in inputs.streams(
-        texts, self.model.vocabulary, prefix=self._prefix
-      )
-    ]
+    streams = inputs.streams(texts, self.model.vocabulary, prefix=self._prefix)
+    rows = [stream.tokens for stream in streams]
     result = []
     scores = self._score(rows, top_k=0, disable_tqdm=disable_tqdm)
-    for request, found in zip(requests, scores, strict=True):
-      answer = float(-np.sum(found.nll, dtype=np.float64))
+    for request, stream, found in zip(requests, streams, scores, strict=True):
+      (place,) = stream.texts.values()
+      # Of each token but the first, which nothing precedes.
+      nll = found.nll[max(place.start - 1, 0) :]
+      answer = float(-np.sum(nll, dtype=np.float64))
       self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
       result.append(answer)
     return result
@@ -148,6 +152,7 @@ class HarnessModel(harness_model.LM):
   ) -> list[str]:
     """Continues each context until one of its stop texts, which is cut off.
 
+    The token that ends a text is one of them, where an import has one.
     One context after the other: a batch is of samples of the same context. A
     task that asks for several samples repeats the context, so each request has
     a seed of its own.
@@ -160,10 +165,10 @@ class HarnessModel(harness_model.LM):
       context, given = request.args
       options = harness_utils.normalize_gen_kwargs(given, _DEFAULT_NUM_TOKENS)
       unknown |= set(options) - set(_KNOWN)
-      stops = [stop for stop in options["until"] if stop]
+      stops = [stop for stop in (*options["until"], self._end) if stop]
       given_here = {key: options[key] for key in _SAMPLING if key in options}
       pieces = self.model.stream(
-        context or self._prefix,
+        self._started(context) or self._prefix,
         num_tokens=options["max_gen_toks"],
         seed=int(np.random.SeedSequence((seed, number)).generate_state(1)[0]),
         **_PLAIN | given_here,
@@ -186,16 +191,16 @@ class HarnessModel(harness_model.LM):
   ) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of a context, or of the prefix, and of its continuation.
 
-    Spaces between them belong to the continuation, as the harness has it for
-    other models. Both have tokens, since a continuation without a score would
-    be the likeliest of all.
+    Spaces between them belong to the continuation, and a context is read after
+    the start token, as the harness has it for other models. Both have tokens,
+    since a continuation without a score would be the likeliest of all.
 
     Raises:
       UserError: one of them has no tokens.
     """
     vocabulary = self.model.vocabulary
-    stripped = context.rstrip()
-    moved = context[len(stripped) :] + continuation
+    stripped = self._started(context.rstrip())
+    moved = context[len(context.rstrip()) :] + continuation
     before, after = vocabulary.encode_after(stripped, moved)
     if not len(before):
       before, after = vocabulary.encode(self._prefix), vocabulary.encode(moved)
@@ -212,6 +217,12 @@ class HarnessModel(harness_model.LM):
         "token would have no score: set prefix to text that has some."
       )
     return before, after
+
+  def _started(self, context: str) -> str:
+    """A context behind the start token, which a chat template may have set."""
+    if not context or context.startswith(self._start):
+      return context
+    return self._start + context
 
   def _score(
     self, rows: Sequence[np.ndarray], *, top_k: int, disable_tqdm: bool
