@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.data_prep import layouts
+from tests.data_prep import test_tables
 from transformer_xl import errors
 
 prepare = functools.partial(layouts.prepare, "text")
@@ -298,6 +299,28 @@ def test_linked_folders_are_read_each_once(tmp_path):
   (folder / "sub" / "loop").symlink_to(folder)
   prepared = prepare(tmp_path, str(folder), **layouts.WHOLE)
   assert sorted(everything(prepared)["train"].split()) == [b"one", b"two"]
+
+
+def test_what_was_prepared_is_no_text(tmp_path, capsys):
+  """The folder of the text may be that of the data and of runs, too."""
+  layouts.write_files(tmp_path, {"a.txt": b"the cat sat\n"})
+  folder = prepare(tmp_path, str(tmp_path), tokenizer="word", **layouts.WHOLE)
+  meta = (folder / "meta.json").read_bytes()
+  kept = {"run/vocabulary/meta.json": meta, "run/vocabulary/words.txt": b"x\n"}
+  layouts.write_files(tmp_path, kept)
+  again = prepare(
+    tmp_path, str(tmp_path), name="b", tokenizer="word", **layouts.WHOLE
+  )
+  assert "1 file read" in capsys.readouterr().err
+  assert everything(again) == everything(folder)
+
+
+def test_the_folder_of_a_table_says_nothing_above_the_source(tmp_path):
+  """As where the user's own folder is called dev."""
+  for name in ("a", "b"):
+    test_tables.write_parquet(tmp_path / f"dev/{name}.parquet", [name])
+  folder = prepare(tmp_path, str(tmp_path / "dev"), **layouts.WHOLE)
+  assert [*everything(folder)] == ["train"]
 
 
 def test_a_link_to_nothing_is_refused(tmp_path):
