@@ -1,8 +1,8 @@
 """Trained models in Python: what `transformer_xl.load` returns.
 
 Every method calls the function that the command-line mode calls, so that both
-give the same numbers. Functions are compiled at their first call with a shape
-and kept for the life of the process.
+give the same numbers with the same lengths. Functions are compiled at their
+first call with a shape and kept for the life of the process.
 
 Shapes: B lanes, T tokens of a call, L tokens of a text, V vocabulary, D width.
 """
@@ -144,7 +144,8 @@ class PretrainedModel:
   ) -> generate_lib.Generation:
     """Continues a prompt.
 
-    Without a value, an option is that of `config.generate`.
+    Without a value, an option is that of `config.generate`. The lengths of
+    segments and memory are those of `load`, as for all other methods.
 
     Args:
       prompt: the text to continue, of any length. It may be empty if there is a
