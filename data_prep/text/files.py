@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformer_xl import errors
@@ -139,7 +140,8 @@ def _in_folder(
 ) -> list[pathlib.Path]:
   """Returns the files of text below a folder, sorted, and counts all others.
 
-  Links to folders are followed, and each folder is read once.
+  Links to folders are followed, and each folder is read once. What this package
+  has prepared is no text.
   """
   found: list[pathlib.Path] = []
   visited: set[str] = set()
@@ -150,7 +152,12 @@ def _in_folder(
       folders.clear()
       continue
     visited.add(real_path)
+    if _is_prepared(root, names):
+      folders.clear()
+      skipped["prepared before"] += 1
+      continue
 
+    folders.sort()  # Which name a folder has that a link leads to as well.
     for name in [*folders]:
       if name.startswith(".") or name in _SKIPPED_FOLDERS:
         folders.remove(name)
@@ -172,6 +179,17 @@ def _in_folder(
       else:
         skipped["not a file"] += 1
   return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _is_prepared(folder: str, names: Sequence[str]) -> bool:
+  """Whether a folder has a vocabulary of ours, with a dataset or a run."""
+  if "meta.json" not in names:
+    return False
+  try:
+    meta = json.loads(pathlib.Path(folder, "meta.json").read_text("utf-8"))
+    return {"unit", "vocabulary", "tokenizer"} <= {*meta}
+  except (OSError, ValueError, TypeError, RecursionError):
+    return False
 
 
 def _matches(flag: str, place: pathlib.Path) -> list[pathlib.Path]:

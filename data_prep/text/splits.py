@@ -153,7 +153,7 @@ def _exact_split(file: TextFile) -> str | None:
   names = [stem]
   if file.path.name.lower().endswith(_TABLES):
     # HuggingFace has default/train/0000.parquet and wikitext-train.arrow, too.
-    names += [*reversed(re.split(r"[-_]", stem)), file.path.parent.name]
+    names += [*reversed(re.split(r"[-_]", stem)), file.inside.parent.name]
   return next(filter(None, map(split_named, names)), None)
 
 

@@ -295,6 +295,69 @@ def test_pieces_join_to_the_text_however_characters_are_split(
   assert shown + last.piece == last.result.text == whole
 
 
+class Fallback:
+  """Subwords as Llama's: characters, and bytes of all others.
+
+  A run of bytes that is not UTF-8 has a replacement for each of them.
+  """
+
+  symbols = ("a", "b", "!", *(bytes([byte]) for byte in range(256)))
+  unit = "subword"
+
+  def encode(self, text):
+    ids = []
+    for character in text:
+      if character in self.symbols:
+        ids.append(self.symbols.index(character))
+      else:
+        ids += [3 + byte for byte in character.encode()]
+    return np.array(ids, int)
+
+  def decode(self, ids):
+    text = ""
+    run = b""
+    for symbol in [*(self.symbols[index] for index in ids), ""]:
+      if isinstance(symbol, bytes):
+        run += symbol
+        continue
+      try:
+        text += run.decode()
+      except UnicodeDecodeError:
+        text += "\ufffd" * len(run)
+      run = b""
+      text += symbol
+    return text
+
+
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(
+  st.text("ab!\u00e9\u20ac\U0001f600", min_size=2, max_size=9),
+  st.integers(1, 20),
+  st.integers(1, 5),
+  st.sampled_from(["", "!", "b!", "\u20ac"]),
+)
+def test_a_run_of_bytes_is_shown_once_it_is_whole(text, cut, count, stop):
+  vocabulary = Fallback()
+  model = mock.Mock(vocabulary=vocabulary, origin=None)
+  ids = vocabulary.encode(text)
+  cut = min(cut, len(ids) - 1)
+  before, drawn = ids[:cut], ids[cut:]
+  state = decoding.TextState(None, None, np.zeros(0, int), before, 0)
+  cuts = range(0, len(drawn) + count, count)
+  parts = [decoding.Samples([drawn[:end]], [False], 1.0, state) for end in cuts]
+  with mock.patch.object(decoding, "stream", return_value=iter(parts)):
+    *pieces, last = generate.generate(
+      model, "", options(stop=stop), seed=0, state=state
+    )
+  shown = "".join(one.piece for one in pieces) + last.piece
+  assert shown == last.result.text
+  wanted = text[len(vocabulary.decode(before).rstrip("\ufffd")) :]
+  if stop and stop in wanted:
+    wanted = wanted[: wanted.index(stop) + len(stop)]
+  assert "\ufffd" not in shown
+  assert shown == wanted
+
+
 @pytest.mark.parametrize(
   ("vocabulary", "stop", "says"),
   [(WORDS, "dog", "unknown words"), (WORDS, " ", "no tokens")],

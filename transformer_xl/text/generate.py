@@ -181,7 +181,9 @@ def generate(
     state = decoding.empty_state(model)
   else:
     language_model.check_origin(state.origin, model)
-    prompt = inputs.encode(model.vocabulary, text, "generate.prompt")
+    prompt = inputs.encode_after(
+      model.vocabulary, state.newest, text, "generate.prompt"
+    )
   state = state.extended(prompt)
   if not len(state.newest):
     raise errors.UserError("there is no text to continue; pass a prompt.")
@@ -217,7 +219,7 @@ def _progress(
   for samples in parts:
     before = samples.prompt.newest
     if not texts:
-      start = max(len(before) - _OVERLAP, 0)
+      start = _before_a_character(vocabulary, before)
       count = len(samples.tokens) if stop else 1
       texts = [_Text(start, len(before), "", None)] * count
     shown = texts[0].text
@@ -269,8 +271,8 @@ def _with_new_text(
       end = next(end for end in ends if stop in before + new_text(end))
       length = start + found + len(stop)
       return text._replace(text=(text.text + piece)[:length], end=end)
-  # The last character may lack bytes, which come with later tokens. It is none
-  # once another character follows.
+  # The last characters may lack bytes, which come with later tokens. They are
+  # none once another character follows.
   whole = piece
   end = len(ids)
   while not _is_settled(piece, whole):
@@ -278,7 +280,25 @@ def _with_new_text(
     piece = new_text(end)
   if not piece:
     return text
-  return _Text(text.read, end, text.text + piece, None)
+  # Never from within a character on: bytes behind it would be none, either.
+  alone = vocabulary.decode(ids[text.read : end])
+  is_within = alone.startswith("\ufffd") and alone != piece
+  known = text.known if is_within else text.read
+  return _Text(known, end, text.text + piece, None)
+
+
+def _before_a_character(
+  vocabulary: vocabulary_lib.Vocabulary, prompt: np.ndarray
+) -> int:
+  """A place near the end of a prompt [P] that is not within a character.
+
+  In what is no text at all, there need be none.
+  """
+  start = max(len(prompt) - _OVERLAP, 0)
+  least = max(len(prompt) - 8 * _OVERLAP, 0)
+  while start > least and vocabulary.decode(prompt[start:])[:1] == "\ufffd":
+    start -= 1
+  return start
 
 
 def _is_settled(text: str, whole: str) -> bool:
@@ -288,8 +308,13 @@ def _is_settled(text: str, whole: str) -> bool:
     text: the text of the first tokens alone.
     whole: the text of all tokens.
   """
-  may_change = text.endswith("\ufffd") and len(text) == len(whole)
-  return whole.startswith(text) and not may_change
+  if not whole.startswith(text):
+    return False
+  # Llama's tokenizers show as many replacements as bytes, of whole characters,
+  # too, as long as one of them is not finished.
+  rest = whole[len(text) :]
+  may_change = text.endswith("\ufffd") and not rest.strip("\ufffd")
+  return not may_change
 
 
 def _encode_prompt(
@@ -313,9 +338,9 @@ def continuation(
   before = vocabulary.decode(prompt)
   text = vocabulary.decode(np.concatenate([prompt, tokens]))
   # Words include the space before them. A prompt may end inside a character,
-  # whose missing bytes come with the tokens; they are one replacement until
-  # then.
-  for known in (before, before.removesuffix("\ufffd")):
+  # whose missing bytes come with the tokens; it has one replacement, or one for
+  # each byte, until then.
+  for known in (before, before.removesuffix("\ufffd"), before.rstrip("\ufffd")):
     if text.startswith(known):
       return text[len(known) :]
   return vocabulary.decode(tokens)

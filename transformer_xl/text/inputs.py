@@ -217,6 +217,23 @@ def batches(
     yield chosen, tokens
 
 
+def encode_after(
+  vocabulary: vocabulary_lib.Vocabulary,
+  before: np.ndarray,
+  text: str,
+  name: str,
+) -> np.ndarray:
+  """The ids [num_tokens] of a text that goes on after tokens [P].
+
+  Tokenizers such as Llama's put a space before a text, which is none in the
+  middle of one. Errors call the text by the name.
+  """
+  if vocabulary.unit != "subword" or not text or not len(before):
+    return encode(vocabulary, text, name)
+  _, found = vocabulary.encode_after(vocabulary.decode(before), text)
+  return found.astype(np.int32)
+
+
 def encode(
   vocabulary: vocabulary_lib.Vocabulary, text: str, name: str
 ) -> np.ndarray:
