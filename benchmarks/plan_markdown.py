@@ -25,12 +25,12 @@ def tables(lines: list[dict[str, Any]]) -> str:
   parts = [
     "Training:\n",
     _table(TRAIN, map(_train, train)),
-    "\nEvaluation:\n",
+    "Evaluation:\n",
     _table(EVALUATION, map(_evaluation, evaluation)),
   ]
   if policies:
     parts += [
-      "\nRematerialisation (`config.model.remat`):\n",
+      "Rematerialisation (`config.model.remat`):\n",
       _table(REMAT, map(_remat, _compared(train, policies))),
     ]
   return "\n".join(parts)
