@@ -380,14 +380,27 @@ def test_a_task_from_outside_is_compared_in_the_lab(folder):
   assert names == ["transformer_xl", "ema"]
 
 
-def test_installed_packages_are_found_without_a_flag(folder):
-  """Entry points are what a package says in its metadata."""
+IMPORTING = """
+import my_memory
+from transformer_xl.config import load
+
+get_config = load.default
+"""
+
+
+@pytest.fixture(scope="module")
+def package(folder):
+  """A folder with what an installed package says of itself in its metadata."""
   package = folder / "site"
   info = package / "their_package-1.0.dist-info"
   info.mkdir(parents=True)
   (info / "METADATA").write_text("Name: their-package\nVersion: 1.0\n")
   entries = "[transformer_xl.extensions]\nema = my_memory\nold = gone\n"
   (info / "entry_points.txt").write_text(entries)
+  return package
+
+
+def test_installed_packages_are_found_without_a_flag(folder, package):
   program = (
     "from transformer_xl.config import load\n"
     "print(load.default().model.ema.decay)\n"
@@ -402,3 +415,44 @@ def test_installed_packages_are_found_without_a_flag(folder):
   )
   assert finished.stdout == "0.9\n", finished.stderr
   assert "extension gone of an installed package is left out" in finished.stderr
+
+
+@pytest.mark.parametrize("config", ["base", "importing.py"])
+@pytest.mark.parametrize(
+  ("field", "said"),
+  [
+    ("model.ema.decay=0.8", "0.8"),
+    ("model.ema.decy=0.8", "no field config.model.ema.decy; did you mean con"),
+  ],
+)
+def test_a_flag_sets_a_field_that_needs_no_extensions(
+  folder, package, config, field, said
+):
+  """An entry point, or the configuration file itself, registers it."""
+  (folder / "importing.py").write_text(IMPORTING)
+  program = (
+    "import sys\n"
+    "from transformer_xl.config import config_flag\n"
+    "config_flag.parse(sys.argv)\n"
+    "print(config_flag.checked().model.ema.decay)\n"
+  )
+  places = [ROOT, folder]
+  if config == "base":
+    places.append(package)
+  finished = subprocess.run(
+    [
+      *(sys.executable, "-c", program),
+      f"--config={config}",
+      f"--config.{field}",
+    ],
+    cwd=folder,
+    env=os.environ
+    | {
+      "JAX_PLATFORMS": "cpu",
+      "PYTHONPATH": os.pathsep.join(map(str, places)),
+    },
+    capture_output=True,
+    text=True,
+  )
+  *_, last = (finished.stdout or finished.stderr).splitlines()
+  assert said in last

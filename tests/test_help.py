@@ -88,6 +88,7 @@ REFUSED = {
     "there is no field config.model.warmup_steps; did you mean "
     "config.train.warmup_steps?"
   ),
+  "a field of a number": "no field config.seed.x; --help=all lists the fields.",
   "help about nothing": "no help about num_layer; did you mean --help=mod",
   "an argument too many": "(get_config() takes 0 positional arguments but 1",
   "an argument too few": "(get_config() missing 1 required positional",
@@ -163,6 +164,7 @@ COMMANDS = {
   "a field of another group": [
     *("--config=quickstart", "--config.model.warmup_steps=1", NEW),
   ],
+  "a field of a number": ["--config=quickstart", "--config.seed.x=1", NEW],
   "an argument too many": ["--config=quickstart:x", NEW],
   "an argument too few": ["--config=my_saved.py", NEW],
   "a file of an experiment's name": ["--config=quickstart", "--help=all"],

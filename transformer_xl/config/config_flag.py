@@ -67,7 +67,6 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
         f"--config={file} has a colon in its path, where the argument of a "
         "configuration would begin: rename the file or its folder."
       )
-  _refuse_unknown_fields(rest)
   file, *argument = name.split(":", 1)
   file = _find(file)
   path = ":".join([file, *argument])
@@ -98,11 +97,13 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
     # Behind the kind of exception, unless the message has several lines.
     reason = reason.partition(": ")[2] or reason.strip()
     raise errors.UserError(f"{where}: {reason}") from None
-  except (AttributeError, KeyError, ValueError) as error:
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
     with contextlib.suppress(AttributeError, KeyError):
       # A group that the file has replaced lacks what a flag would set.
       load.require_fields(_require_configuration(path))
     where = config_file.raised_at(file, error)
+    if not where:  # The file has run, and may have imported extensions.
+      _refuse_unknown_fields(rest)
     field = config_file.missing_field(error)
     if not where or not field:
       raise
@@ -258,18 +259,18 @@ def _require_configuration(path: str) -> ml_collections.ConfigDict:
 
 
 def load_extensions(argv: list[str]) -> None:
-  """Imports what a command line names with --extensions, before --config.
+  """Imports extensions of installed packages, and those of a command line.
 
   Raises:
-    UserError: an extension cannot be imported.
+    UserError: what --extensions names cannot be imported.
   """
+  extensions.load_installed()
   names, _ = command_line.split(argv, "extensions")
   extensions.load(extensions.split(names or ""))
 
 
 def require_readable(argv: list[str]) -> None:
   """Raises a UserError for a command line whose --config cannot be read."""
-  extensions.load_installed()
   load_extensions(argv)
   name, _ = command_line.split(argv, "config")
   if name is not None:
