@@ -331,7 +331,7 @@ def _plan(
   at_most = cycles(hlo_cost.program_cost(program, branch=max)) / chip.clock
   traffic = cost.traffic() / count * chip.devices
   executed = (cost.flops + cost.kernel_flops) / count * mesh.size
-  num_chips = mesh.size // chip.devices
+  num_chips = mesh.size / chip.devices  # One device may be a part of a chip.
   useful_flops = useful * tokens
   return {
     "fits": held <= chip.hbm_bytes,
