@@ -143,7 +143,28 @@ def test_what_only_logs_may_change_between_two_commands(
   runs.study_of(data_dir, tmp_path, "base: ")
   logs = {"train.profile_steps": 1, "train.log_every_steps": 1}
   runs.study_of(data_dir, tmp_path, "base: ", **logs)
+  runs.study_of(
+    data_dir, tmp_path, "base: ", **{"train.finish_with": ("eval",)}
+  )
   assert len(trained) == 1
+
+
+def test_fields_that_a_trial_does_not_read_may_change(
+  data_dir, tmp_path, trained
+):
+  """Another extension, or another version of the package, has others."""
+  own = kinds.all_own_fields()[0]
+  first, second = own.values
+  model = kinds.model(*own.model["model.layers"])
+  for value in own.values:
+    changed = {own.path: value}
+    runs.study_of(data_dir, tmp_path / "other", "base: ", **changed)
+  assert len(trained) == 1
+  runs.study_of(data_dir, tmp_path, "base: ", **model | {own.path: first})
+  with pytest.raises(
+    errors.UserError, match=f"trained with {own.path}={first}"
+  ):
+    runs.study_of(data_dir, tmp_path, "base: ", **model | {own.path: second})
 
 
 def test_the_test_split_is_not_read_unless_asked(data_dir, tmp_path, trained):

@@ -8,6 +8,7 @@ import pytest
 from tests import registering
 from transformer_xl import errors
 from transformer_xl.config import fields
+from transformer_xl.config import load
 from transformer_xl.config import registry
 from transformer_xl.config import schema
 
@@ -42,6 +43,40 @@ def test_own_fields_are_a_group_of_the_name(kind):
   for name, group in kind.groups().items():
     paths = [f"{section}.{name}.{field.name}" for field in fields.walk(group)]
     assert {*paths} <= {*schema.all_fields()}
+
+
+class Parent:
+  """Has fields of its own."""
+
+  class Fields(fields.Group):
+    size: int = fields.field(3, "at least 1")
+    """How large it is."""
+
+
+class Child(Parent):
+  """Reads those of its parent."""
+
+
+class Other(Parent):
+  """Has fields of its own, too."""
+
+  class Fields(fields.Group):
+    width: int = fields.field(3, "at least 1")
+    """How wide it is."""
+
+
+def test_a_run_saves_the_fields_of_others_that_its_own_parts_read():
+  classes = {"parent": Parent, "child": Child, "other": Other}
+  with registering.temporarily(registry.schedules, classes):
+    config = load.from_config_dict(load.default())
+    for used, saved in (
+      ("child", {"parent"}),
+      ("parent", {"parent"}),
+      ("other", {"other"}),
+      ("constant", set()),
+    ):
+      changed = load.replaced(config, {"train.schedule": used})
+      assert classes.keys() & changed.as_saved()["train"].keys() == saved
 
 
 class Plain:

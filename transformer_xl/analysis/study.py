@@ -11,7 +11,6 @@ with `data.reset_at_documents` the loss by the position in a document
 (documents.py).
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -180,7 +179,7 @@ def fields(row: rows_lib.Row) -> metrics_log.Json:
     "forward_flops_per_token": costs.forward_flops_per_token(
       config.model, config.eval, row.length
     ),
-    "config": dataclasses.asdict(config),
+    "config": config.as_saved(),
     "card": {
       "dataset": config.data.name,
       "split": config.eval.split,

@@ -249,14 +249,17 @@ def _sha256(dataset_dir: str, split: str) -> str:
 def _trained_with(
   recipe: schema.Recipe, data: schema.DataConfig
 ) -> metrics_log.Json:
-  """The settings that a trial is trained with, by name."""
+  """The settings that the parameters of a trial depend on, by name."""
   text = dataclasses.asdict(data)
   for place in ("dir", "prepare"):  # Not what the data are.
     del text[place]
   text["train_sha256"] = _sha256(data.dataset_dir, "train")
   groups = {**dataclasses.asdict(recipe), "data": text}
+  # The fields of layers that the model does not have may come and go.
+  for group in schema.unused_groups(recipe.model, recipe.train):
+    groups[group.section].pop(group.name, None)
   named = traverse_util.flatten_dict(groups, sep=".")
-  for name in training_fields.ONLY_LOGGED:
+  for name in (*training_fields.ONLY_LOGGED, "train.finish_with"):
     del named[name]
   for extension in extensions.needed(recipe.model, recipe.train):
     for part in extension.provides:

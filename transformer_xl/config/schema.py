@@ -128,12 +128,9 @@ class ExperimentConfig(fields.Group):
     be read without them.
     """
     tree = dataclasses.asdict(self)
-    used = {(part.kind, part.name) for part in parts(self.model, self.train)}
-    for section, kinds in OWN_GROUPS.items():
-      for kind in kinds:
-        for name in kind.groups():
-          if kind.is_foreign(name) and (kind.kind, name) not in used:
-            tree[section].pop(name, None)
+    for group in unused_groups(self.model, self.train):
+      if group.is_foreign:
+        tree[group.section].pop(group.name, None)
     return tree
 
 
@@ -228,6 +225,31 @@ def parts(model: ModelConfig, train: TrainConfig) -> list[Part]:
     Part(registry.schedules.kind, train.schedule),
     Part(registry.trackers.kind, train.tracker),
   ]
+
+
+class OwnGroup(NamedTuple):
+  """A group of fields that something registered has alone."""
+
+  section: str  # "model" or "train".
+  name: str
+  is_foreign: bool  # Registered from outside of the package.
+
+
+def unused_groups(model: ModelConfig, train: TrainConfig) -> list[OwnGroup]:
+  """The groups of fields that nothing in a configuration reads.
+
+  A class without fields of its own reads those of the class that it inherits
+  from.
+  """
+  used = parts(model, train)
+  found = []
+  for section, kinds in OWN_GROUPS.items():
+    for kind in kinds:
+      read = [kind[part.name].Fields for part in used if part.kind == kind.kind]
+      for name, group in kind.groups().items():
+        if group not in read:
+          found.append(OwnGroup(section, name, kind.is_foreign(name)))
+  return found
 
 
 def choices(name: str) -> tuple[str, ...]:
