@@ -129,6 +129,7 @@ def test_a_wrong_type_is_named_with_its_value(name, value):
   group[field] = value
   message = refusal(ml_collections.ConfigDict(values))
   assert f"config.{name} must be " in message
+  assert (" or several" in message) == isinstance(value, tuple)
   (shown,) = value if isinstance(value, tuple) else (value,)
   assert f": it is {shown!r}." in message
 

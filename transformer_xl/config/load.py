@@ -256,18 +256,29 @@ def words_of_type(kind: Any) -> str:
   return words.get(kind, "a text")
 
 
-def _convert(value: Any, kind: Any, name: str) -> object:
-  """A value as the type of its field has it."""
+def _convert(
+  value: Any, kind: Any, name: str, *, said: str | None = None
+) -> object:
+  """A value as the type of its field has it.
+
+  Args:
+    value: as it is given.
+    kind: the type.
+    name: of the field, for messages.
+    said: the type in words; None for those of `kind`.
+  """
   if fields.is_group(kind):
     return _freeze(kind, value, name)
   if getattr(kind, "__origin__", None) is tuple:
     items = value if isinstance(value, list | tuple) else (value,)
-    return tuple(_convert(item, kind.__args__[0], name) for item in items)
+    item_kind = kind.__args__[0]
+    said = words_of_type(kind)
+    return tuple(_convert(item, item_kind, name, said=said) for item in items)
   if kind is float and type(value) is int:
     value = float(value) if abs(value) <= sys.float_info.max else math.inf
   if type(value) is not kind or (kind is float and not math.isfinite(value)):
     raise errors.UserError(
-      f"{name} must be {words_of_type(kind)}: it is {_shown(value)}."
+      f"{name} must be {said or words_of_type(kind)}: it is {_shown(value)}."
     )
   # Arrays hold signed integers of 32 bits. A random key has 32 bits too: some
   # larger seeds would draw the same parameters.
