@@ -32,14 +32,31 @@ def container():
   return only
 
 
-def task_command(task=TASK):
-  """The words of a task's last command, with the values of `envs`."""
-  text = task["run"].replace("\\\n", " ")
-  for name, value in (task["envs"] | {"BUCKET": "bucket"}).items():
-    text = text.replace(f"${name}", value)
-  exec_word, program, *flags = shlex.split(text)
-  assert (exec_word, program) == ("exec", ".venv/bin/transformer-xl")
-  return ["transformer_xl.main", *flags]
+# Flags with what a shell takes apart, and the words that they are.
+ARGUMENTS = """--config.analysis.seeds='(0,1)' \
+--config.analysis.variants="('a: ','b: train.mem_len=0')"
+"""
+WORDS = [
+  "--config.analysis.seeds=(0,1)",
+  "--config.analysis.variants=('a: ','b: train.mem_len=0')",
+]
+
+
+def task_command(task, folder, **variables):
+  """The words that a task's commands run, with the values of `envs`."""
+  program = folder / ".venv/bin/transformer-xl"
+  program.parent.mkdir(parents=True, exist_ok=True)
+  program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+  program.chmod(0o755)
+  finished = subprocess.run(
+    ["bash", "-c", task["run"]],
+    env=task["envs"] | {"BUCKET": "bucket"} | variables,
+    cwd=folder,
+    check=True,
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  return ["transformer_xl.main", *finished.stdout.splitlines()]
 
 
 def array_calls(folder, *, status, **variables):
@@ -47,7 +64,10 @@ def array_calls(folder, *, status, **variables):
   for name, end in (("srun", status), ("scontrol", 0)):
     program = folder / name
     program.write_text(
-      f'#!/bin/bash\necho {name} "$@" >> {folder}/calls\nexit {end}\n'
+      "#!/bin/bash\n"
+      f"printf '%q ' {name} \"$@\" >> {folder}/calls\n"
+      f"echo >> {folder}/calls\n"
+      f"exit {end}\n"
     )
     program.chmod(0o755)
   (folder / "calls").unlink(missing_ok=True)
@@ -57,6 +77,7 @@ def array_calls(folder, *, status, **variables):
       "PATH": f"{folder}:/usr/bin:/bin",
       "SLURM_ARRAY_JOB_ID": "12",
       "SLURM_ARRAY_TASK_ID": "3",
+      "SLURM_CPUS_PER_TASK": "2",
       **variables,
     },
     cwd=folder,
@@ -74,13 +95,21 @@ def job_command():
 
 @pytest.mark.slow
 def test_commands_would_start(tmp_path):
-  ((_, program, *flags),) = array_calls(tmp_path, status=0)
+  more = {"ARGUMENTS": ARGUMENTS}
+  ((_, cores, program, *flags),) = array_calls(tmp_path, status=0, **more)
+  assert cores == "--cpus-per-task=2"
   assert program == ".venv/bin/transformer-xl"
-  studies = [task_command(STUDY), ["transformer_xl.main", *flags]]
+  studies = [
+    task_command(STUDY, tmp_path, **more),
+    ["transformer_xl.main", *flags],
+  ]
+  assert all(study[-2:] == WORDS for study in studies)
+  task = task_command(TASK, tmp_path, **more)
+  assert task[-2:] == WORDS
   wrong = [*job_command(), "--config.train.batch_sise=1"]
   finished = subprocess.run(
     [sys.executable, "-m", "tests.docs.parsed_commands"],
-    input=json.dumps([task_command(), job_command(), *studies, wrong]),
+    input=json.dumps([task, job_command(), *studies, wrong]),
     capture_output=True,
     check=True,
     cwd=ROOT,
@@ -91,10 +120,10 @@ def test_commands_would_start(tmp_path):
   assert "no field config.train.batch_sise" in refused["error"]
 
 
-def test_both_run_the_same_command():
+def test_both_run_the_same_command(tmp_path):
   """With the same bucket a run may move from one engine to the other."""
   job_flags = " ".join(job_command()).replace("BUCKET", "bucket")
-  assert job_flags == " ".join(task_command())
+  assert job_flags == " ".join(task_command(TASK, tmp_path))
 
 
 def test_both_restart_what_stopped_on_a_checkpoint():
@@ -114,9 +143,9 @@ def test_workers_of_an_array_share_a_folder_and_return_to_the_queue(tmp_path):
     word.replace("gs://bucket/mqar", f"{tmp_path}/runs/study").replace(
       "gs://bucket/data", f"{tmp_path}/runs/study/data"
     )
-    for word in task_command(STUDY)
+    for word in task_command(STUDY, tmp_path)
   ]
-  assert run[2:] == on_sky[1:]
+  assert run[3:] == on_sky[1:]
   _, requeue = array_calls(tmp_path, status=signals.TERMINATED)
   assert requeue == ["scontrol", "requeue", "12_3"]
   (failed,) = array_calls(
