@@ -57,10 +57,30 @@ def test_training_names_what_an_update_holds_and_what_needs_less(
     ("score", "score.batch_size"),
     ("eval", "eval.batch_size"),
     ("recl", "eval.batch_size"),
+    ("recl", "eval.segment_len, --config.analysis.contexts"),
+    ("attention", "eval.segment_len"),
+    ("eval_speed", "analysis.speed_lens"),
   ],
 )
 def test_other_modes_name_their_own_sizes(mode, field):
-  assert f"--config.{field}," in shortage.explain(config(), mode, exhausted())
+  text = shortage.explain(config(), mode, exhausted())
+  assert f"--config.{field}" in text
+  assert "train." not in text
+
+
+@pytest.mark.parametrize(
+  ("mode", "fields"),
+  [
+    ("study", "eval.batch_size, --config.eval.segment_len, --config.eval.mem"),
+    ("paper", "eval.batch_size, --config.eval.segment_len, --config.eval.mem"),
+    ("ablation", "eval.batch_size, --config.analysis.attention_lens."),
+  ],
+)
+def test_modes_that_train_name_what_training_needs_less_with(mode, fields):
+  text = shortage.explain(config(), mode, exhausted())
+  assert "first: --config.model.remat=attention; or " in text
+  assert "Use another --workdir" in text
+  assert f"lower one of --config.{fields}" in text
 
 
 @pytest.mark.parametrize(

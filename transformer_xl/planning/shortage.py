@@ -14,12 +14,17 @@ from transformer_xl.planning import plan
 from transformer_xl.training import programs
 
 _NUM_ALTERNATIVES = 4
-# Fields whose smaller values need less memory, by mode.
+# Fields whose smaller values need less memory, by mode, apart from training.
 _FIELDS = {
   "generate": ("generate.num_samples", "generate.mem_len"),
   "score": ("score.batch_size", "score.mem_len"),
+  "recl": ("eval.batch_size", "eval.segment_len", "analysis.contexts"),
+  "attention": ("eval.segment_len", "eval.mem_len"),
+  "eval_speed": ("analysis.speed_lens", "eval.segment_len"),
+  "ablation": ("eval.batch_size", "analysis.attention_lens"),
 }
 _EVALUATION = ("eval.batch_size", "eval.segment_len", "eval.mem_len")
+_TRAIN_VARIANTS = ("ablation", "paper", "study")
 
 
 def explain(
@@ -35,9 +40,9 @@ def explain(
     return None
   text = " ".join(str(error).split())
   said = f"a device has too little memory ({text[:200]})"
-  if mode != "train":
-    names = _FIELDS.get(mode, _EVALUATION)
-    fields = ", ".join(f"--config.{name}" for name in names)
+  names = _FIELDS.get(mode, _EVALUATION)
+  fields = ", ".join(f"--config.{name}" for name in names)
+  if mode != "train" and mode not in _TRAIN_VARIANTS:
     return f"{said}; lower one of {fields}."
   tries = plan.smaller(
     config,
@@ -46,6 +51,15 @@ def explain(
   )
   changes = [flags for flags, _ in itertools.islice(tries, _NUM_ALTERNATIVES)]
   changes = changes or ["a lower --config.train.mem_len"]
+  needs_less = (
+    f"These need less, the smallest change first: {'; or '.join(changes)}."
+  )
+  if mode in _TRAIN_VARIANTS:
+    return (
+      f"{said}. If a variant was being trained: {needs_less} Use another "
+      "--workdir with them, since a folder keeps what it was trained with. If "
+      f"a variant was being evaluated: lower one of {fields}."
+    )
   if not config.model.vocab_size:
     meta = token_file.read_meta(config.data.dataset_dir)
     config = load.with_vocab_size(config, meta)
@@ -60,7 +74,6 @@ def explain(
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     held += f", which has {limit / 2**30:.2f} GiB" if limit else ""
   return (
-    f"{said}{held}. These need less, the smallest change first: "
-    f"{'; or '.join(changes)}. The same command with one of them resumes from "
-    "the last checkpoint."
+    f"{said}{held}. {needs_less} The same command with one of them resumes "
+    "from the last checkpoint."
   )
