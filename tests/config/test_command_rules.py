@@ -96,6 +96,17 @@ def test_validations_that_read_text_again_have_no_memory(mode):
   assert message.startswith("eval.context_len=4 is for models without memory")
 
 
+@pytest.mark.parametrize("mode", ["train", "study"])
+@pytest.mark.parametrize(
+  ("updates", "needed"),
+  [({"train.mem_len": 0}, "a memory"), (WITHOUT_ATTENTION, "attention")],
+)
+def test_the_use_of_memory_is_that_of_attention_to_one(mode, updates, needed):
+  logged = {"train.log_memory_use": True, "train.eval_every_steps": 2}
+  message = command_error(mode, **updates, **logged)
+  assert message.startswith(f"train.log_memory_use needs {needed}")
+
+
 # A setting without effect, and the one that gives it an effect.
 NEEDED = [
   ({"train.init_parameters": "ema"}, {"train.init_from": "run"}),

@@ -13,7 +13,6 @@ from tests import corpus
 from tests import kinds
 from tests import oracle
 from tests import tiny
-from transformer_xl import errors
 from transformer_xl import mesh
 from transformer_xl.config import load
 from transformer_xl.config import registry
@@ -239,24 +238,3 @@ def test_a_signal_ends_the_report(data_dir):
   params = tiny.params(config.model)
   assert report(params, should_stop=lambda: True) is None
   assert report(params, should_stop=lambda: False)
-
-
-@pytest.mark.parametrize(
-  ("updates", "says"),
-  [
-    ({"train.mem_len": 0}, "train.log_memory_use needs a memory"),
-    (
-      {"model.layers": (kinds.recurrent(),)},
-      "train.log_memory_use needs attention",
-    ),
-  ],
-)
-def test_a_model_without_attention_to_a_memory_is_refused(
-  data_dir, updates, says
-):
-  config = corpus.config(data_dir, **updates, **{"train.eval_every_steps": 2})
-  with pytest.raises(errors.UserError, match=says) as caught:
-    attention_use.Report(
-      config.scoring, mesh.make_mesh(config.mesh), mem_len=config.train.mem_len
-    )
-  assert "\n" not in str(caught.value)

@@ -178,6 +178,13 @@ def _check_mode(
       "train.mem_len",
       train.mem_len,
     )
+    if train.log_memory_use and not train.mem_len:
+      raise errors.UserError(
+        "train.log_memory_use needs a memory: train.mem_len is 0; set "
+        "--config.train.log_memory_use=False."
+      )
+    if train.log_memory_use:
+      layer_rules.require_attention(recipe.model, "train.log_memory_use")
   average = evaluation.parameters
   if average != "raw" and not train.average_kind:
     raise errors.UserError(

@@ -13,10 +13,8 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import numpy as np
 
-from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import layer_rules
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
@@ -186,12 +184,6 @@ class Report:
   ):
     model = scoring.model
     evaluation = scoring.eval
-    if not mem_len:
-      raise errors.UserError(
-        "train.log_memory_use needs a memory: train.mem_len is 0; set "
-        "--config.train.log_memory_use=False."
-      )
-    layer_rules.require_attention(model, "train.log_memory_use")
     self._numbers = attending(model)
     self._without = evaluator_lib.Evaluator(scoring, mesh, mem_len=0)
     self._sharding = mesh_lib.segments(mesh)
