@@ -64,6 +64,17 @@ def test_a_run_whose_record_is_damaged_goes_on(monkeypatch, tmp_path, caplog):
     precision.dtype_of(config.model, str(tmp_path), "study")
 
 
+@pytest.mark.parametrize("mode", ["ablation", "paper", "study"])
+def test_a_comparison_goes_on_in_the_type_that_it_began_with(
+  monkeypatch, tmp_path, mode
+):
+  """Its workers may run on other processors, from another day on."""
+  config = load.from_config_dict(tiny.config_dict(**{"model.dtype": "auto"}))
+  for kind in ("float32", "bfloat16"):
+    monkeypatch.setattr(hardware, "fast_dtype", lambda kind=kind: kind)
+    assert precision.dtype_of(config.model, str(tmp_path), mode) == "float32"
+
+
 def test_a_type_that_is_named_stays(tmp_path):
   config = load.from_config_dict(tiny.config_dict())
   named = precision.dtype_of(config.model, str(tmp_path), "plan")

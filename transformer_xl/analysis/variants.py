@@ -97,15 +97,19 @@ def configure(
   """The experiment with a variant's values, ready to be trained.
 
   It is measured on `analysis.split`. The size of the vocabulary is that of the
-  data, and a dtype of `auto` is the one that these devices are fast with.
+  data. A dtype of `auto` is that of the experiment, or else the one that these
+  devices are fast with.
 
   Raises:
     UserError: a value is not allowed.
   """
+  dtype = config.model.dtype
+  if dtype == "auto":
+    dtype = hardware.fast_dtype()
   config = load.changed(config, dict(changes))
   config = load.replaced(config, {"eval.split": config.analysis.split})
   if config.model.dtype == "auto":
-    config = load.replaced(config, {"model.dtype": hardware.fast_dtype()})
+    config = load.replaced(config, {"model.dtype": dtype})
   meta = token_file.read_meta(config.data.dataset_dir)
   return load.with_vocab_size(config, meta)
 

@@ -1,5 +1,6 @@
 """The types that a run computes in: JAX's number of bits, and `model.dtype`."""
 
+import contextlib
 import os
 
 import jax
@@ -9,6 +10,7 @@ from transformer_xl import errors
 from transformer_xl import hardware
 from transformer_xl import storage
 from transformer_xl.config import load
+from transformer_xl.config import rules
 from transformer_xl.config import schema
 
 
@@ -27,13 +29,19 @@ def require_32_bits() -> None:
 
 
 def dtype_of(model: schema.ModelConfig, workdir: str, mode: str) -> str:
-  """The dtype of a model, where `auto` is that of the run or these devices."""
+  """The dtype of a model, where `auto` is that of the run or these devices.
+
+  Trials of a comparison have the dtype of the devices that began it.
+  """
   if model.dtype != "auto":
     return model.dtype
   if mode == "plan":
     dtype = "bfloat16"  # For TPUs, and for GPUs since Ampere.
   else:
-    dtype = _dtype_before(workdir, mode) or hardware.fast_dtype()
+    dtype = _dtype_before(workdir, mode)
+    if dtype is None and mode in rules.TRAIN_VARIANTS:
+      dtype = _dtype_of_trials(workdir)
+    dtype = dtype or hardware.fast_dtype()
   logging.info("model.dtype=auto is %s.", dtype)
   return dtype
 
@@ -56,3 +64,14 @@ def _dtype_before(workdir: str, mode: str) -> str | None:
       error,
     )
     return None
+
+
+def _dtype_of_trials(workdir: str) -> str:
+  """The dtype of a comparison's trials, which its first worker chooses."""
+  folder = os.path.join(storage.absolute(workdir), "results")
+  if not storage.is_bucket(folder):
+    os.makedirs(folder, exist_ok=True)
+  path = os.path.join(folder, "dtype.txt")
+  with contextlib.suppress(FileExistsError):  # Another worker was first.
+    storage.create_text(path, hardware.fast_dtype())
+  return storage.read_text(path)

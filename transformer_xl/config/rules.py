@@ -15,7 +15,7 @@ from transformer_xl.config import schema
 from transformer_xl.config import training_fields
 
 # Modes that train variants of the configuration and compare them.
-_TRAIN_VARIANTS = ("ablation", "paper", "study")
+TRAIN_VARIANTS = ("ablation", "paper", "study")
 # Modes whose results state no temperature.
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
 # Modes whose losses are of fixed parameters alone.
@@ -169,7 +169,7 @@ def _check_mode(
           f"set --config.{name}={fixed}."
         )
 
-  if mode != "train" and mode not in _TRAIN_VARIANTS:
+  if mode != "train" and mode not in TRAIN_VARIANTS:
     return
   if train.eval_every_steps:
     _check_no_memory(

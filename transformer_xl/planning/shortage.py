@@ -8,6 +8,7 @@ import jax
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
+from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.planning import plan
@@ -24,7 +25,6 @@ _FIELDS = {
   "ablation": ("eval.batch_size", "analysis.attention_lens"),
 }
 _EVALUATION = ("eval.batch_size", "eval.segment_len", "eval.mem_len")
-_TRAIN_VARIANTS = ("ablation", "paper", "study")
 
 
 def explain(
@@ -42,7 +42,7 @@ def explain(
   said = f"a device has too little memory ({text[:200]})"
   names = _FIELDS.get(mode, _EVALUATION)
   fields = ", ".join(f"--config.{name}" for name in names)
-  if mode != "train" and mode not in _TRAIN_VARIANTS:
+  if mode != "train" and mode not in rules.TRAIN_VARIANTS:
     return f"{said}; lower one of {fields}."
   tries = plan.smaller(
     config,
@@ -54,7 +54,7 @@ def explain(
   needs_less = (
     f"These need less, the smallest change first: {'; or '.join(changes)}."
   )
-  if mode in _TRAIN_VARIANTS:
+  if mode in rules.TRAIN_VARIANTS:
     return (
       f"{said}. If a variant was being trained: {needs_less} Use another "
       "--workdir with them, since a folder keeps what it was trained with. If "
