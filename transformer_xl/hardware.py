@@ -1,5 +1,6 @@
 """Kinds of devices: published figures of them, and what is fast here."""
 
+import os
 import pathlib
 from typing import NamedTuple
 
@@ -81,6 +82,24 @@ def is_gpu() -> bool:
   """Whether the ambient mesh's devices, or this machine's, are GPUs."""
   kind = device_kind()
   return kind != "cpu" and not kind.startswith("TPU")
+
+
+def processor() -> str | None:
+  """The name of this machine's processor, where Linux says it."""
+  if not _CPU_INFO.exists():
+    return None
+  for line in _CPU_INFO.read_text("utf-8", "replace").splitlines():
+    name, _, value = line.partition(":")
+    if name.strip() == "model name":
+      return value.strip()
+  return None
+
+
+def num_cores() -> int | None:
+  """Cores of the processor that this process may use, if that is known."""
+  if hasattr(os, "sched_getaffinity"):  # Linux.
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count()
 
 
 def fast_dtype() -> str:

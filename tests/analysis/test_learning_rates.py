@@ -7,6 +7,7 @@ import pytest
 
 from tests.analysis import runs
 from transformer_xl import errors
+from transformer_xl import hardware
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import trials
 
@@ -147,6 +148,25 @@ def test_times_are_measured_once_where_a_rate_diverged(
   for _ in range(2):
     runs.study_of(data_dir, tmp_path, "base: ", **rates)
   assert len(timed) == 1
+
+
+@pytest.mark.parametrize(
+  ("module", "name", "value"),
+  [(trials, "_commit", "abc"), (hardware, "processor", "Abacus 3000")],
+)
+def test_times_are_measured_again_with_other_code_or_elsewhere(
+  data_dir, tmp_path, trained, monkeypatch, module, name, value
+):
+  runs.study_of(data_dir, tmp_path, "base: ")
+  again = costs.Seconds(4.0, 5.0, 6.0)
+  monkeypatch.setattr(
+    costs, "seconds_per_token", lambda each: dict.fromkeys(each, again)
+  )
+  (row,) = runs.study_of(data_dir, tmp_path, "base: ")["rows"]
+  assert row["seconds_per_token"]["training"] == 2.0
+  monkeypatch.setattr(module, name, lambda: value)
+  (row,) = runs.study_of(data_dir, tmp_path, "base: ")["rows"]
+  assert row["seconds_per_token"] == again._asdict()
 
 
 def test_a_rate_of_another_training_is_not_taken_for_ones_own(

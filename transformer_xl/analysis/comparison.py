@@ -20,6 +20,7 @@ from absl import logging
 from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
+from transformer_xl import hardware
 from transformer_xl import storage
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import plans as plans_lib
@@ -96,6 +97,7 @@ def run(
     "dataset": config.data.name,
     "split": config.analysis.split,
     "device": jax.devices()[0].device_kind,
+    "written_by": _written_by(),
     "seeds": [*config.analysis.seeds] or [config.seed],
     "config": dataclasses.asdict(config),
     **preset.about,
@@ -177,7 +179,12 @@ def _timed(
     costs.what_is_timed(row.config, rows[0].config, row.length) for row in rows
   ]
   seconds = _times_before(before, timed)
-  if seconds is None:
+  if seconds is not None:
+    logging.info(
+      "The times are those in the results, which the same code has measured on "
+      "a machine of the same kind."
+    )
+  else:
     logging.info("Timing the variants, which take turns.")
     seconds = costs.seconds_per_token(dict.fromkeys(timed))
   first = seconds[timed[0]]
@@ -205,6 +212,18 @@ def _planned(
   ]
 
 
+def _written_by() -> metrics_log.Json:
+  """The code and the machine of this process, on which times depend."""
+  now = trials.provenance()
+  return {
+    "commit": now["commit"],
+    "device": now["device"],
+    "num_devices": jax.device_count(),
+    "processor": hardware.processor(),
+    "num_cores": hardware.num_cores(),
+  }
+
+
 def _written_before(
   result: metrics_log.Json,
   rows: Sequence[rows_lib.Row],
@@ -213,7 +232,8 @@ def _written_before(
 ) -> list[metrics_log.Json]:
   """The same rows as they were written before; none if they are others.
 
-  Another worker may have been first, or another command.
+  Another worker may have been first, or another command, with the same code on
+  a machine of the same kind.
   """
   name = f"results/{preset.mode}.json"
   if jax.process_count() > 1:  # They need not see the same file.
@@ -223,7 +243,7 @@ def _written_before(
     path = os.path.join(storage.local(workdir), name)
     with open(path, encoding="utf-8") as file:
       before = json.load(file)
-    is_same = before["device"] == result["device"]
+    is_same = before["written_by"] == result["written_by"]
     # As it is read back: the loss of a lost rate is null.
     written = metrics_log.to_json(
       {"rows": [_entry(row, preset) for row in rows]}

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_xl import hardware
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
@@ -18,7 +19,6 @@ _PLUGINS = (
   "jax-cuda13-plugin",
   "jax-rocm7-plugin",
 )
-_CPU_INFO = pathlib.Path("/proc/cpuinfo")
 _NVIDIA_DRIVER = pathlib.Path("/proc/driver/nvidia/version")
 # The largest error of a product in each format, in roundings of float32.
 _PRODUCT_ERRORS = {"float32": 2.0**7, "TF32 (10 bits)": 2.0**14}
@@ -39,7 +39,7 @@ def describe() -> metrics_log.Json:
     "device_memory_bytes": stats.get("bytes_limit"),
     "runtime": " ".join(device.client.platform_version.split()),
     "nvidia_driver": _first_line(_NVIDIA_DRIVER),
-    "processor": _processor(),
+    "processor": hardware.processor(),
     "float32_products": format_of_products(),
     "system": f"{platform.system()} {platform.release()}",
     "python": platform.python_version(),
@@ -76,17 +76,6 @@ def _version(package: str) -> str | None:
     return importlib.metadata.version(package)
   except importlib.metadata.PackageNotFoundError:
     return None
-
-
-def _processor() -> str | None:
-  """The name of the processor, where Linux says it."""
-  if not _CPU_INFO.exists():
-    return None
-  for line in _CPU_INFO.read_text("utf-8", "replace").splitlines():
-    name, _, value = line.partition(":")
-    if name.strip() == "model name":
-      return value.strip()
-  return None
 
 
 def _first_line(path: pathlib.Path) -> str | None:
