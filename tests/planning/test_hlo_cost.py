@@ -14,6 +14,7 @@ from transformer_xl.config import load
 from transformer_xl.model import network
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import plan
+from transformer_xl.training import loss
 
 PROGRAM = """\
 HloModule jit_f, is_scheduled=true
@@ -61,7 +62,7 @@ def test_loops_multiply_and_conditionals_take_the_given_branch():
   cost = hlo_cost.program_cost(PROGRAM)
   assert cost.cycles == 5 * 10 + 100  # A fusion's own estimate, not its parts.
   assert cost.kernel_flops == 64
-  expected = hlo_cost.program_cost(PROGRAM, branch=min)
+  expected = hlo_cost.program_cost(PROGRAM, is_expected=True)
   assert expected.cycles == 5 * 10 + 1
   assert expected.kernel_flops == 0
   for found in (cost, expected):
@@ -70,6 +71,30 @@ def test_loops_multiply_and_conditionals_take_the_given_branch():
       "all-gather": 16 * 4,  # The result of an asynchronous one.
     }
     assert found.traffic() == 2 * 5 * 4 * 8 * 2 + 16 * 4
+
+
+@pytest.mark.parametrize("layers", ["shared", "own"])
+def test_predictions_of_layers_count_as_on_average(layers):
+  """Layer l of n predicts until l / 2n of all updates are done."""
+  updates = {"model.num_layers": 3, "model.auxiliary.layers": layers}
+  config = load.from_config_dict(tiny.config_dict(**updates))
+  mesh = mesh_lib.of_one_device(jax.devices()[0])
+  lowered = plan.lower_updates(config.recipe, config.data, mesh, count=1)
+  text = lowered.compile().as_text()
+  most = hlo_cost.program_cost(text).flops
+  expected = hlo_cost.program_cost(text, is_expected=True).flops
+  # Once forward and twice backward, in two layers.
+  train = config.train
+  tokens = train.batch_size * train.segment_len
+  model = config.model
+  softmax = 2 * tokens * model.model_dim * model.vocab_size
+  predictions = 2 * 3 * softmax
+  assert most - expected == pytest.approx(0.75 * predictions)
+  num_updates = 600
+  silent = [
+    loss.num_silent_layers(3, num_updates, step) for step in range(num_updates)
+  ]
+  assert 1 - sum(silent) / (2 * num_updates) == pytest.approx(0.25)
 
 
 def test_cycles_are_those_of_the_parts_of_the_model():

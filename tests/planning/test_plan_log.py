@@ -28,6 +28,7 @@ def program(**values):
 def result(**values):
   return {
     "topology": "v5e:4x4",
+    "config": {"model": {"auxiliary": {"layers": "none"}}},
     "num_chips": 16,
     "parameters": {"layers": 3000, "embedding": 600},
     "num_parameters": 3600,
@@ -76,7 +77,7 @@ def test_a_plan_has_time_and_cost_in_whole_numbers_with_the_source(caplog):
     "kernels, at least|25|0|25|25",
   ]
   assert messages[-1].startswith("How to read this: nothing has run.")
-  assert "up to 50 ms" in messages[-1]
+  assert "up to 50 ms where clusters of the softmax overflow." in messages[-1]
   assert "14 MB a chip and update, 2 ms if nothing" in messages[-1]
   assert "1.2 times the useful operations" in messages[-1]
 
@@ -103,6 +104,14 @@ def test_a_program_that_does_not_fit_says_what_does(caplog):
   assert any(
     text.startswith("Training fits with --config.model.remat=full: fits: 3.00")
     for text in messages
+  )
+
+
+def test_a_plan_says_that_layers_predict(caplog):
+  predicting = {"model": {"auxiliary": {"layers": "shared"}}}
+  explained = said(caplog, result(config=predicting))[-1]
+  assert "up to 50 ms where clusters of the softmax overflow and all" in (
+    explained
   )
 
 

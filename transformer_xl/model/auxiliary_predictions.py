@@ -139,6 +139,7 @@ def losses(
 
   # The logits of all layers would take more memory than the layers.
   @functools.partial(jax.checkpoint, prevent_cse=False)  # A scan prevents it.
+  @jax.named_scope("auxiliary_layers")  # By which a plan knows the conditional.
   def of_layer(
     index: jax.Array, hidden: jax.Array, own: shapes.PyTree
   ) -> list[jax.Array]:

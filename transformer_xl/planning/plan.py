@@ -296,8 +296,8 @@ def _plan(
 ) -> Plan:
   """Compiles a program and describes one step; bytes are per chip.
 
-  A conditional counts as its cheapest branch, which is the expected one, and as
-  its most expensive in `estimated_step_seconds_at_most`. The compiler gives no
+  A conditional counts as on average over all updates, and as its most expensive
+  branch in `estimated_step_seconds_at_most`. The compiler gives no
   cycles for our kernels: `kernel_cycles` is the minimum that the matrix units
   need, and is part of `estimated_cycles`.
   """
@@ -326,9 +326,9 @@ def _plan(
   def cycles(cost: hlo_cost.Cost) -> float:
     return (cost.cycles + cost.kernel_flops * chip.clock / peak) / count
 
-  cost = hlo_cost.program_cost(program, branch=min)
+  cost = hlo_cost.program_cost(program, is_expected=True)
   step_seconds = cycles(cost) / chip.clock
-  at_most = cycles(hlo_cost.program_cost(program, branch=max)) / chip.clock
+  at_most = cycles(hlo_cost.program_cost(program)) / chip.clock
   traffic = cost.traffic() / count * chip.devices
   executed = (cost.flops + cost.kernel_flops) / count * mesh.size
   num_chips = mesh.size / chip.devices  # One device may be a part of a chip.

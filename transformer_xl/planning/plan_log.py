@@ -99,9 +99,12 @@ def _explanation(result: Plan) -> str:
     at_most = _rounded(train["estimated_step_seconds_at_most"] * 1e3)
     traffic = _rounded(sum(train["collective_bytes"].values()) / 1e6)
     seconds = _rounded(train["collective_seconds"] * 1e3)
+    where = "clusters of the softmax overflow"
+    if result["config"]["model"]["auxiliary"]["layers"] != "none":
+      where += " and all layers predict (model.auxiliary.layers)"
     lines.append(
-      f"An update takes up to {at_most} ms where clusters of the softmax "
-      "overflow. The times leave out what chips send to each other: at least "
+      f"An update takes up to {at_most} ms where {where}. The times leave "
+      "out what chips send to each other: at least "
       f"{traffic} MB a chip and update, {seconds} ms if nothing is computed "
       f"meanwhile. Training computes {train['executed_over_useful']:.1f} times "
       "the useful operations: masked keys, projections of memory and "
