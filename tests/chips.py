@@ -4,12 +4,7 @@ import dataclasses
 import itertools
 import math
 
-KINDS = {
-  "v4": "TPU v4",
-  "v5e": "TPU v5 lite",
-  "v5p": "TPU v5",
-  "v6e": "TPU v6 lite",
-}
+KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite"}
 # Slices as Google offers them, by their number of chips.
 SLICES = {
   "v5e": ((2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)),

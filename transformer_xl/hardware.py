@@ -8,24 +8,23 @@ import jax
 
 
 class Chip(NamedTuple):
-  """A TPU chip, which may be several JAX devices, or a GPU."""
+  """A TPU chip or a GPU, each of which is one JAX device."""
 
-  devices: int  # Per chip; a v4 topology lists both cores.
-  hbm_bytes: float  # Per device, available to a program.
+  hbm_bytes: float  # Available to a program.
   clock: float  # Hz, of the compiler's cycles.
-  link_bytes: float  # Per second and chip, over all links.
+  link_bytes: float  # Per second, over all links.
 
 
 # Published bandwidths of the links of TPUs in Gbit/s: 2,400, 1,600, 4,800 and
 # 3,584; of NVLink in each direction: 450 Gbyte/s. JAX takes three quarters of a
 # GPU's memory unless XLA_PYTHON_CLIENT_MEM_FRACTION is set.
 CHIPS = {
-  "TPU v4": Chip(2, 15.25 * 2**30, 1.05e9, 300e9),
-  "TPU v5 lite": Chip(1, 15.75 * 2**30, 1.5e9, 200e9),
-  "TPU v5": Chip(1, 95.73 * 2**30, 1.75e9, 600e9),
-  "TPU v6 lite": Chip(1, 31.24 * 2**30, 1.75e9, 448e9),
-  "NVIDIA H100 80GB HBM3": Chip(1, 0.75 * 79.11 * 2**30, 1.98e9, 450e9),
-  "NVIDIA H200": Chip(1, 0.75 * 141.0 * 2**30, 1.98e9, 450e9),
+  "TPU v4": Chip(30.75 * 2**30, 1.05e9, 300e9),
+  "TPU v5 lite": Chip(15.75 * 2**30, 1.5e9, 200e9),
+  "TPU v5": Chip(95.73 * 2**30, 1.75e9, 600e9),
+  "TPU v6 lite": Chip(31.24 * 2**30, 1.75e9, 448e9),
+  "NVIDIA H100 80GB HBM3": Chip(0.75 * 79.11 * 2**30, 1.98e9, 450e9),
+  "NVIDIA H200": Chip(0.75 * 141.0 * 2**30, 1.98e9, 450e9),
 }
 
 # Published dense bfloat16 FLOP/s of one JAX device, by `device_kind`. A v4 chip

@@ -134,6 +134,13 @@ def test_an_unknown_slice_is_one_line(tmp_path):
   assert "Traceback" not in done.stderr
 
 
+def test_a_v4_slice_has_a_device_for_each_chip():
+  topology.compile_only()
+  devices = topology.slice_devices("v4:2x2x1")
+  mesh = mesh_lib.make_mesh(schema.MeshConfig(-1, -1, -1), devices=devices)
+  assert mesh.size == len(devices) == 4
+
+
 def test_several_slices_are_data_parallel():
   topology.compile_only()
   devices = topology.slice_devices("v5e:2x2x2slices")

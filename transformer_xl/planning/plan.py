@@ -56,7 +56,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   result = {
     "topology": topology,
     "config": dataclasses.asdict(config),
-    "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
+    "num_chips": len(devices),
     "parameters": parameters,
     "num_parameters": sum(parameters.values()),
     "mesh": dict(mesh.shape),
@@ -278,12 +278,7 @@ def _bytes_while_evaluating(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
     for leaf in jax.tree.leaves((state, memory))
   ]
-  return held + sum(sizes) * hardware.CHIPS[_kind(mesh)].devices
-
-
-def _kind(mesh: jax.sharding.Mesh) -> str:
-  """What the devices of a mesh are called."""
-  return mesh.devices.flat[0].device_kind
+  return held + sum(sizes)
 
 
 def _plan(
@@ -314,14 +309,14 @@ def _plan(
     line = next(part for part in text.splitlines() if part.strip())
     return {"fits": False, "reason": line[:300]}
   seconds = time.perf_counter() - start
-  kind = _kind(mesh)
+  kind = mesh.devices.flat[0].device_kind
   program = compiled.as_text()
   memory = compiled.memory_analysis()
   assert program is not None
   assert memory is not None
   held = held_bytes(compiled)
   chip = hardware.CHIPS[kind]
-  peak = hardware.PEAK_FLOPS[kind] / chip.devices
+  peak = hardware.PEAK_FLOPS[kind]
 
   def cycles(cost: hlo_cost.Cost) -> float:
     return (cost.cycles + cost.kernel_flops * chip.clock / peak) / count
@@ -329,17 +324,16 @@ def _plan(
   cost = hlo_cost.program_cost(program, is_expected=True)
   step_seconds = cycles(cost) / chip.clock
   at_most = cycles(hlo_cost.program_cost(program)) / chip.clock
-  traffic = cost.traffic() / count * chip.devices
+  traffic = cost.traffic() / count
   executed = (cost.flops + cost.kernel_flops) / count * mesh.size
-  num_chips = mesh.size / chip.devices  # One device may be a part of a chip.
   useful_flops = useful * tokens
   return {
     "fits": held <= chip.hbm_bytes,
-    "hbm_bytes_per_chip": held * chip.devices,
-    "hbm_capacity_bytes": chip.hbm_bytes * chip.devices,
-    "argument_bytes": memory.argument_size_in_bytes * chip.devices,
-    "output_bytes": memory.output_size_in_bytes * chip.devices,
-    "temp_bytes": memory.temp_size_in_bytes * chip.devices,
+    "hbm_bytes_per_chip": held,
+    "hbm_capacity_bytes": chip.hbm_bytes,
+    "argument_bytes": memory.argument_size_in_bytes,
+    "output_bytes": memory.output_size_in_bytes,
+    "temp_bytes": memory.temp_size_in_bytes,
     "flops_per_step": useful_flops,
     "executed_flops_per_step": executed,
     "executed_over_useful": executed / useful_flops,
@@ -349,10 +343,9 @@ def _plan(
     "estimated_step_seconds": step_seconds,
     "estimated_step_seconds_at_most": at_most,
     "estimated_mfu": useful_flops / (step_seconds * peak * mesh.size),
-    "estimated_tokens_per_second_per_chip": tokens / step_seconds / num_chips,
+    "estimated_tokens_per_second_per_chip": tokens / step_seconds / mesh.size,
     "collective_bytes": {
-      name: size / count * chip.devices
-      for name, size in cost.collective_bytes.items()
+      name: size / count for name, size in cost.collective_bytes.items()
     },
     "collective_seconds": traffic / chip.link_bytes,
     "compile_seconds": seconds,

@@ -58,10 +58,12 @@ def slice_devices(topology: str) -> list[jax.Device]:
     )
   several = re.fullmatch(r"(.+)x(\d+)slices", topology)
   name = topology
-  options = {}
+  options: dict[str, int | str] = {}
   if several:
     name = several[1]
-    options = {"num_slices": int(several[2])}
+    options["num_slices"] = int(several[2])
+  if kind == "v4":  # Both cores of a chip are one device, as on a real one.
+    options["chip_config_name"] = "megacore"
   try:
     found: list[jax.Device] = topologies.get_topology_desc(
       platform="tpu", topology_name=name, **options
