@@ -37,11 +37,10 @@ def dtype_of(model: schema.ModelConfig, workdir: str, mode: str) -> str:
     return model.dtype
   if mode == "plan":
     dtype = "bfloat16"  # For TPUs, and for GPUs since Ampere.
+  elif mode in rules.TRAIN_VARIANTS:
+    dtype = _dtype_before(workdir, mode) or _dtype_of_trials(workdir)
   else:
-    dtype = _dtype_before(workdir, mode)
-    if dtype is None and mode in rules.TRAIN_VARIANTS:
-      dtype = _dtype_of_trials(workdir)
-    dtype = dtype or hardware.fast_dtype()
+    dtype = _dtype_before(workdir, mode) or hardware.fast_dtype()
   logging.info("model.dtype=auto is %s.", dtype)
   return dtype
 
