@@ -66,6 +66,23 @@ class KeepsTheOtherLane(Average):
     return super().after(memory, value) + np.float32(0.1) * memory[::-1]
 
 
+class ForgetsBeforeTheReset(Average):
+  """A reset inside a segment drops the memory for all of the segment."""
+
+  def step(self, params, inputs, memory, resets):
+    memory = np.where(resets.any(axis=1)[:, None], np.float32(0), memory)
+    return super().step(params, inputs, memory, resets)
+
+
+class ResetsAllLanes(Average):
+  """Where a reset is inside a segment."""
+
+  def step(self, params, inputs, memory, resets):
+    inside = np.arange(resets.shape[1]) > 0
+    resets = resets | (inside & resets.any(axis=0))
+    return super().step(params, inputs, memory, resets)
+
+
 class WidensItsMemory(Average):
   def after(self, memory, value):
     return super().after(memory, value).astype(np.float64)
@@ -130,6 +147,8 @@ def names(*wanted):
     (ForgetsAndDoesNotSaySo, (REACHES,)),
     (KeepsTheOtherLane, (sight.lanes_do_not_see_each_other,)),
     (WidensItsMemory, (SHAPES,)),
+    (ForgetsBeforeTheReset, (INSIDE,)),
+    (ResetsAllLanes, (INSIDE,)),
   ],
 )
 def test_vectors_of_another_library_are_checked(kind, wrong):

@@ -6,7 +6,6 @@ import numpy as np
 
 from transformer_xl.conformance import finding
 from transformer_xl.conformance.checks import check
-from transformer_xl.conformance.finding import Finding
 from transformer_xl.conformance.subject import LENGTH
 from transformer_xl.conformance.subject import SEGMENT
 from transformer_xl.conformance.subject import SEGMENTS
@@ -64,7 +63,7 @@ def a_reset_inside_a_segment_is_a_fresh_start(
   """At every place, however the text after it is cut."""
   for start in range(1, LENGTH - SEGMENT + 1):
     cuts = [SEGMENT] * ((LENGTH - start) // SEGMENT)
-    yield _reset_inside(subject, start, cuts)
+    yield from _reset_inside(subject, start, cuts)
 
 
 def _rest_says_it(subject: Subject) -> str:
@@ -88,7 +87,8 @@ def a_reset_inside_a_segment_leaves_its_rest(
   for start in range(1, LENGTH):
     cuts = [SEGMENT - start % SEGMENT]
     cuts += [SEGMENT] * ((LENGTH - start) // SEGMENT)
-    yield _reset_inside(subject, start, cuts[: _count_within(start, cuts)])
+    cuts = cuts[: _count_within(start, cuts)]
+    yield from _reset_inside(subject, start, cuts)
 
 
 def _count_within(start: int, cuts: list[int]) -> int:
@@ -97,21 +97,41 @@ def _count_within(start: int, cuts: list[int]) -> int:
   return sum(end <= LENGTH for end in ends) - 1
 
 
-def _reset_inside(subject: Subject, start: int, cuts: list[int]) -> Finding:
-  """A document that starts inside a segment, beside the same from the start."""
+def _reset_inside(
+  subject: Subject, start: int, cuts: list[int]
+) -> check.Findings:
+  """A document that starts inside a segment, beside the same from the start.
+
+  Tokens before it, and the other lane, are as without the reset.
+  """
   one = subject.at(LENGTH)
   text = subject.text()
   resets = np.zeros(text.shape[:2], bool)
   resets[0, start] = True
+  kept = read(one, text, SEGMENTS)
   actual = read(one, text, SEGMENTS, resets)
   document = slice(start, start + sum(cuts))
   fresh = read(one, text[:, document], cuts)
-  return finding.close(
+  case = f"lane 0 reset at position {start}"
+  yield finding.close(
     actual[:1, document],
     fresh[:1],
-    f"lane 0 reset at position {start}",
+    case,
     reason="the outputs are not those of a fresh start",
     first=(0, start),
+  )
+  yield finding.close(
+    actual[:1, :start],
+    kept[:1, :start],
+    case,
+    reason="an output before the reset changes",
+  )
+  yield finding.same(
+    actual[1:],
+    kept[1:],
+    case,
+    reason="the outputs of lane 1 change",
+    first=(1, 0),
   )
 
 
