@@ -10,7 +10,7 @@ from transformer_xl import conformance
 
 INIT = {"kernel_init": nn.initializers.normal(0.5), "bias_init": nn.zeros}
 TYPES = {"dtype": jnp.float32, "param_dtype": jnp.float32}
-SIZES = {"features": 8, "num_heads": 2, "context_length": 24}
+SIZES = {"features": 8, "num_heads": 2, "context_length": 160}
 LAYERS = {
   "RNN(LSTMCell)": networks.RNN(nn.LSTMCell(8)),
   "Memoroid(LRUCell)": networks.Memoroid(networks.LRUCell(8, 8)),

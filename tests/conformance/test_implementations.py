@@ -7,6 +7,7 @@ from transformer_xl.conformance import kit
 from transformer_xl.conformance import subject as subject_lib
 from transformer_xl.conformance.checks import gradients
 from transformer_xl.conformance.checks import lengths
+from transformer_xl.conformance.checks import long_texts
 from transformer_xl.conformance.checks import numbers
 from transformer_xl.conformance.checks import outputs
 from transformer_xl.conformance.checks import resets
@@ -35,6 +36,7 @@ QUICK = (
 )
 # Of these, what is true of a mixer or an encoding is true of its combinations.
 ONCE = (
+  long_texts.a_long_text_may_be_cut_anywhere,
   state.the_memory_keeps_its_shapes_and_types,
   state.memory_does_not_grow,
   state.a_saved_memory_continues_alike,

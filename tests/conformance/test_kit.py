@@ -11,6 +11,7 @@ from transformer_xl.conformance import kit
 from transformer_xl.conformance.checks import cuts
 from transformer_xl.conformance.checks import gradients
 from transformer_xl.conformance.checks import lengths
+from transformer_xl.conformance.checks import long_texts
 from transformer_xl.conformance.checks import numbers
 from transformer_xl.conformance.checks import outputs
 from transformer_xl.conformance.checks import resets
@@ -26,6 +27,8 @@ SAME_LENGTH = cuts.with_same_length_the_cuts_do_not_matter
 LANE = resets.a_reset_of_a_lane_is_a_fresh_start
 INSIDE = resets.a_reset_inside_a_segment_is_a_fresh_start
 FORGOTTEN = resets.forgotten_documents_never_come_back
+LONG = long_texts.a_long_text_may_be_cut_anywhere
+GROWS = state.memory_does_not_grow
 NO_MEMORY_PARTS = lengths.without_memory_parts_complete_a_segment
 PADDING = state.padding_is_not_remembered
 SHAPES = state.the_memory_keeps_its_shapes_and_types
@@ -81,6 +84,39 @@ class ResetsAllLanes(Average):
     inside = np.arange(resets.shape[1]) > 0
     resets = resets | (inside & resets.any(axis=0))
     return super().step(params, inputs, memory, resets)
+
+
+class ForgetsBetweenChunks(Average):
+  """Of 64 tokens of a segment."""
+
+  def step(self, params, inputs, memory, resets):
+    outputs = []
+    for start in range(0, inputs.shape[1], 64):
+      chunk = slice(start, start + 64)
+      memory = np.zeros_like(memory) if start else memory
+      part, memory = super().step(
+        params, inputs[:, chunk], memory, resets[:, chunk]
+      )
+      outputs.append(part)
+    return np.concatenate(outputs, axis=1), memory
+
+
+class Overflows(Average):
+  """After the thirteenth token of a document."""
+
+  def fresh(self, batch_size):
+    return np.zeros((batch_size, 5), np.float32)
+
+  def step(self, params, inputs, memory, resets):
+    outputs = []
+    for place in range(inputs.shape[1]):
+      memory = np.where(resets[:, place, None], np.float32(0), memory)
+      averages = super().after(memory[:, :4], inputs[:, place] @ params)
+      read = memory[:, 4:] + np.float32(1)
+      averages = np.where(read > 13, np.float32(np.nan), averages)
+      memory = np.concatenate([averages, read], axis=1)
+      outputs.append(averages)
+    return np.stack(outputs, axis=1), memory
 
 
 class WidensItsMemory(Average):
@@ -149,6 +185,8 @@ def names(*wanted):
     (WidensItsMemory, (SHAPES,)),
     (ForgetsBeforeTheReset, (INSIDE,)),
     (ResetsAllLanes, (INSIDE,)),
+    (ForgetsBetweenChunks, (LONG,)),
+    (Overflows, (LONG, GROWS)),
   ],
 )
 def test_vectors_of_another_library_are_checked(kind, wrong):
@@ -298,8 +336,8 @@ def test_a_step_that_does_not_run_fails_in_its_rows():
       return super().step(params, inputs, memory, resets)
 
   rows = conformance.run(Raises())
-  assert failing(rows) == names(PARTS)
-  (row,) = [row for row in rows if row.failed]
+  assert failing(rows) == names(PARTS, LONG)
+  row = next(row for row in rows if row.failed)
   assert row.reason.startswith(f"it fails: {__file__}, line ")
   assert row.reason.endswith(": ValueError: no single tokens")
 
@@ -311,14 +349,22 @@ def registered():
 
 
 # What sees the next token does not see it where a segment or the text ends.
-DEPENDS_ON_CUTS = (ONE_PASS, PARTS, SAME_LENGTH, INSIDE, FORGOTTEN, GRADIENT)
+DEPENDS_ON_CUTS = (
+  ONE_PASS,
+  PARTS,
+  SAME_LENGTH,
+  INSIDE,
+  FORGOTTEN,
+  LONG,
+  GRADIENT,
+)
 # All that fails, and no other row; the first is what the mistake is about.
 CAUGHT = {
   "ema_leaks": (LANE, INSIDE, FORGOTTEN, EQUATIONS),
   "ema_sees": (LATER, PADDING, NO_MEMORY_PARTS, EQUATIONS, *DEPENDS_ON_CUTS),
   "ema_pads": (PADDING,),
   "ema_half": (FLOAT32,),
-  "parity_counts": (ONE_PASS, SAME_LENGTH, GRADIENT, OTHERS),
+  "parity_counts": (ONE_PASS, SAME_LENGTH, LONG, GRADIENT, OTHERS),
   "parity_restarts": (NO_MEMORY_PARTS,),
   "parity_half": (FLOAT32,),
 }

@@ -134,6 +134,16 @@ def holds(is_right: bool, case: str, *, reason: str) -> Finding:
   return Finding(bool(is_right), reason, case, math.nan, math.nan)
 
 
+def finite(outputs: Array, case: str) -> Finding:
+  """Whether outputs [B, T, ...] have neither a NaN nor an infinity."""
+  flat = np.asarray(outputs).astype(np.float64)
+  is_finite = np.isfinite(flat.reshape(*flat.shape[:2], -1)).all(axis=-1)
+  if not is_finite.all():
+    position, lane = np.argwhere(~is_finite.T)[0]
+    case = f"{case}: lane {lane}, position {position}"
+  return holds(is_finite.all(), case, reason="an output is not finite")
+
+
 def eased(one: Finding, factor: float) -> Finding:
   """A finding with so many times the tolerance for rounding, up to `FAR`.
 

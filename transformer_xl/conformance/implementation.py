@@ -17,7 +17,8 @@ A function `build(mem_len=..., same_length=...)` that returns such an object is
 an implementation, too, and more can be checked of it. `mem_len` is how many
 positions before the segment a layer may attend to. With `same_length` all
 queries see equally many keys, either `mem_len` or one more; without memory it
-has no effect. A function may take `mem_len` alone.
+has no effect. A function may take `mem_len` alone. What is an object should
+remember 130 tokens, or say `has_attention`.
 """
 
 from collections.abc import Callable, Mapping

@@ -14,6 +14,7 @@ from transformer_xl.conformance import finding
 from transformer_xl.conformance import registered
 from transformer_xl.conformance.checks import check as check_lib
 from transformer_xl.conformance.checks import gradients
+from transformer_xl.conformance.checks import long_texts
 from transformer_xl.conformance.checks import numbers
 from transformer_xl.conformance.checks import outputs
 from transformer_xl.conformance.checks import table
@@ -35,6 +36,7 @@ _OF_TRAINING = (
 # The only variant in which gradients pass through memory; the rest of it is the
 # program of training.
 _SEVERAL = "training over several segments"
+_HYBRID = "reading a hybrid"
 _OF_GRADIENTS = (
   gradients.the_gradient_through_memory_is_that_of_one_pass,
   gradients.the_gradient_through_memory_is_that_of_differences,
@@ -163,6 +165,9 @@ def _is_for(check: check_lib.Check, variant: str) -> bool:
     return check in _OF_GRADIENTS and variant == _SEVERAL
   if variant == "the mixer alone":
     return check is outputs.outputs_are_those_of_its_own_equations
+  if check is long_texts.a_long_text_may_be_cut_anywhere:
+    # Its programs take long to compile, and its layers are those of the others.
+    return variant != _HYBRID
   return variant == "training" or check not in _OF_TRAINING
 
 

@@ -195,7 +195,7 @@ class Reading(Model):
       # Steps may not wrap around a ring, which has room for the text; where
       # positions count from a segment, or nothing is remembered beyond it, its
       # length matters.
-      segment_len=subject.LENGTH
+      segment_len=max(subject.LENGTH, self.mem_len)
       if self.mem_len and not self.counts
       else subject.SEGMENT,
       clamp_len=self.clamp_len,

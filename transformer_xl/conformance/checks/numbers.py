@@ -71,14 +71,7 @@ def large_numbers_stay_finite(subject: Subject) -> check.Findings:
     case = "vectors times 10,000"
     text = text * 1e4
   outputs = read(one, text, SEGMENTS, params=params)
-  finite = np.isfinite(outputs.astype(np.float64)).all(axis=-1)
-  place = ""
-  if not finite.all():
-    position, lane = np.argwhere(~finite.T)[0]
-    place = f": lane {lane}, position {position}"
-  yield finding.holds(
-    bool(finite.all()), case + place, reason="an output is not finite"
-  )
+  yield finding.finite(outputs, case)
 
 
 @check.when(check.two_devices, check.offers("place"))

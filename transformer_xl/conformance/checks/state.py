@@ -83,7 +83,10 @@ def the_memory_keeps_its_shapes_and_types(subject: Subject) -> check.Findings:
 
 @check.when()
 def memory_does_not_grow(subject: Subject) -> check.Findings:
-  """Over many segments, nor is the step traced again."""
+  """Over many segments, whose outputs stay finite.
+
+  Nor is the step traced again.
+  """
   one = subject.at(LENGTH)
   params = one.init(0)
   text = subject.text(length=SEGMENT * MANY_SEGMENTS)
@@ -104,8 +107,10 @@ def memory_does_not_grow(subject: Subject) -> check.Findings:
   memory = one.fresh(LANES)
   sizes = []
   traces = []
+  parts = []
   for segment in np.split(text, MANY_SEGMENTS, axis=1):
-    _, memory = step(params, segment, memory, resets)
+    outputs, memory = step(params, segment, memory, resets)
+    parts.append(np.asarray(outputs))
     sizes.append(sum(np.size(leaf) for leaf in jax.tree.leaves(memory)))
     traces.append(traced)
   grown = [i for i, size in enumerate(sizes) if size != sizes[0]]
@@ -122,6 +127,8 @@ def memory_does_not_grow(subject: Subject) -> check.Findings:
     + (f", again in segment {again[0] + 1}" if again else ""),
     reason="the step is traced again",
   )
+  outputs = np.concatenate(parts, axis=1)
+  yield finding.finite(outputs, f"{MANY_SEGMENTS} segments of {SEGMENT}")
 
 
 @check.when()

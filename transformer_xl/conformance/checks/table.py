@@ -4,6 +4,7 @@ from transformer_xl.conformance.checks import check
 from transformer_xl.conformance.checks import cuts
 from transformer_xl.conformance.checks import gradients
 from transformer_xl.conformance.checks import lengths
+from transformer_xl.conformance.checks import long_texts
 from transformer_xl.conformance.checks import numbers
 from transformer_xl.conformance.checks import outputs
 from transformer_xl.conformance.checks import resets
@@ -23,6 +24,7 @@ ALL: tuple[check.Check, ...] = (
   resets.a_reset_inside_a_segment_is_a_fresh_start,
   resets.a_reset_inside_a_segment_leaves_its_rest,
   resets.forgotten_documents_never_come_back,
+  long_texts.a_long_text_may_be_cut_anywhere,
   lengths.without_memory_segments_are_independent,
   lengths.without_memory_a_segment_is_read,
   lengths.without_memory_same_length_is_off,
