@@ -39,6 +39,7 @@ class MovingAverage(mixer.Mixer):
     """Share of the old average that a token keeps at first."""
 
   has_limit = False
+  decay_name = "decay_bias"
 
   @staticmethod
   def empty_state(config, *, batch_size, mem_len, step_len):
@@ -53,7 +54,8 @@ class MovingAverage(mixer.Mixer):
     values = self.values(values.astype(jnp.float32))
     share = config.own(MovingAverage.Fields).decay
     init = nn.initializers.constant(np.log(share / (1 - share)))
-    decay = nn.sigmoid(self.param("decay_bias", init, (width,), jnp.float32))
+    decay = self.param(self.decay_name, init, (width,), jnp.float32)
+    decay = nn.sigmoid(decay)
 
     start = jnp.pad(state.values, ((0, 0), (0, 1), (0, 0)))[:, :1]
     kept = self.kept(shared.resets[:, :, None], decay[None, None])
@@ -89,7 +91,7 @@ class MovingAverage(mixer.Mixer):
 
     d is sigmoid(decay_bias).
     """
-    decay = 1 / (1 + np.exp(-params["decay_bias"]))
+    decay = 1 / (1 + np.exp(-params[self.decay_name]))
     outputs = np.zeros(inputs.shape)
     for lane, rows in enumerate(inputs):
       average = np.zeros(rows.shape[-1])
@@ -132,6 +134,12 @@ class HalfOfAParameter(MovingAverage):
     shape = (self.config.model_dim,) * 2
     kind = jnp.bfloat16 if name == "value" else jnp.float32
     return self.param(name, init, shape, kind).astype(self.config.dtype)
+
+
+class ReadsARoundedDecay(MovingAverage):
+  """Of which the name does not say that it stays float32."""
+
+  decay_name = "decay"
 
 
 class Parity(encoding.Encoding):
@@ -200,6 +208,7 @@ MIXERS = {
   "ema_sees": SeesTheNextToken,
   "ema_pads": RemembersPadding,
   "ema_half": HalfOfAParameter,
+  "ema_rounds": ReadsARoundedDecay,
 }
 ENCODINGS = {
   "parity": Parity,

@@ -43,6 +43,7 @@ ONCE = (
   gradients.the_gradient_is_that_of_differences,
   numbers.parameters_are_float32,
   numbers.bfloat16_is_near_float32,
+  numbers.reading_rounds_no_parameter_of_training,
   numbers.large_numbers_stay_finite,
   numbers.dropout_of_a_lane_follows_from_its_number,
 )

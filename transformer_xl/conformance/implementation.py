@@ -78,6 +78,9 @@ class Complete(Implementation, Protocol):
   def in_bfloat16(self) -> "Complete":
     """The same implementation, which computes in bfloat16."""
 
+  def as_read(self, params: shapes.PyTree) -> shapes.PyTree:
+    """The parameters as reading rounds them, in float32 again."""
+
   def place(
     self,
     params: shapes.PyTree,

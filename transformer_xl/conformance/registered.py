@@ -27,6 +27,7 @@ from transformer_xl.conformance.implementation import Build
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import layers
 from transformer_xl.model import network
+from transformer_xl.model import parameters
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table as encodings
@@ -105,7 +106,8 @@ class Model(implementation.Facts):
 
   def init(self, seed: int) -> shapes.PyTree:
     """Initial parameters with noise, so that none is 0 or too small to see."""
-    return drawn(self.config, seed)
+    # Parameters are float32 in every type of the computation.
+    return drawn(dataclasses.replace(self.config, dtype="float32"), seed)
 
   def fresh(self, batch_size: int) -> shapes.PyTree:
     """The state before the first token; steps of the checks have any length."""
@@ -127,7 +129,16 @@ class Model(implementation.Facts):
 
   def in_bfloat16(self) -> "Model":
     """The same model, which computes in bfloat16."""
+    return self._in_bfloat16
+
+  @functools.cached_property
+  def _in_bfloat16(self) -> "Model":
     return self._changed(dtype="bfloat16")
+
+  def as_read(self, params: shapes.PyTree) -> shapes.PyTree:
+    """The parameters as a reader casts them, in float32 again."""
+    cast = parameters.in_compute_type(params, self.config)
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), cast)
 
   def with_dropout(
     self,
@@ -261,9 +272,8 @@ class Reading(Model):
     )
     return {"training": (model, super().init(0))}
 
-  # What is fixed is neither of training's types nor trained, and a reader casts
-  # its parameters: these are for the network.
-  in_bfloat16 = None  # type: ignore
+  # What is fixed was cast before, and is not trained: these are of the network.
+  as_read = None  # type: ignore
   with_dropout = None  # type: ignore
 
 

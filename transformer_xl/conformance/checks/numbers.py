@@ -49,13 +49,41 @@ def bfloat16_is_near_float32(subject: Subject) -> check.Findings:
   one = subject.at(LENGTH)
   text = subject.text()
   half = one.in_bfloat16()
-  params = one.init(0)
   yield finding.close(
-    read(half, text, SEGMENTS, params=params),
-    read(one, text, SEGMENTS, params=params),
+    read(half, text, SEGMENTS),
+    read(one, text, SEGMENTS),
     check.cut(SEGMENTS),
     tolerance=BFLOAT16,
   )
+
+
+@check.when(check.offers("in_bfloat16"), check.offers("as_read"))
+def reading_rounds_no_parameter_of_training(
+  subject: Subject,
+) -> check.Findings:
+  """What reading has in bfloat16, training in bfloat16 rounds as well."""
+  half = subject.at(LENGTH).in_bfloat16()
+  text = subject.text()
+  params = half.init(0)
+  rounded = half.as_read(params)
+  expected = read(half, text, SEGMENTS, params=params)
+  found = finding.same(
+    read(half, text, SEGMENTS, params=rounded),
+    expected,
+    "all parameters",
+    reason="a parameter is float32 in training alone, as its name ends in "
+    "neither bias nor scale",
+  )
+  if found.is_right:
+    yield found
+    return
+  leaves, structure = jax.tree.flatten(params)
+  for index, (name, *_) in enumerate(types(params)):
+    one_rounded = list(leaves)
+    one_rounded[index] = jax.tree.leaves(rounded)[index]
+    tree = jax.tree.unflatten(structure, one_rounded)
+    actual = read(half, text, SEGMENTS, params=tree)
+    yield finding.same(actual, expected, name, reason=found.reason)
 
 
 @check.when()
