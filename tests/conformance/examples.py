@@ -136,6 +136,28 @@ class HalfOfAParameter(MovingAverage):
     return self.param(name, init, shape, kind).astype(self.config.dtype)
 
 
+class LearnsOverResets(MovingAverage):
+  """Forgets where a document starts; its gradient does not."""
+
+  def kept(self, resets, decay):
+    forgotten = super().kept(resets, decay) - decay
+    return decay + jax.lax.stop_gradient(forgotten)
+
+
+class DividesAtResets(MovingAverage):
+  """The gradient where a document starts is NaN."""
+
+  def kept(self, resets, decay):
+    return jnp.exp(jnp.log(decay * ~resets))
+
+
+class LearnsNoDecay(MovingAverage):
+  """Of what is kept of an average."""
+
+  def kept(self, resets, decay):
+    return super().kept(resets, jax.lax.stop_gradient(decay))
+
+
 class ReadsARoundedDecay(MovingAverage):
   """Of which the name does not say that it stays float32."""
 
@@ -208,6 +230,9 @@ MIXERS = {
   "ema_sees": SeesTheNextToken,
   "ema_pads": RemembersPadding,
   "ema_half": HalfOfAParameter,
+  "ema_learns_over_resets": LearnsOverResets,
+  "ema_divides": DividesAtResets,
+  "ema_learns_no_decay": LearnsNoDecay,
   "ema_rounds": ReadsARoundedDecay,
 }
 ENCODINGS = {

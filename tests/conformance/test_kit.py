@@ -33,6 +33,7 @@ NO_MEMORY_PARTS = lengths.without_memory_parts_complete_a_segment
 PADDING = state.padding_is_not_remembered
 SHAPES = state.the_memory_keeps_its_shapes_and_types
 FLOAT32 = numbers.parameters_are_float32
+DIFFERENCES = gradients.the_gradient_is_that_of_differences
 AS_READ = numbers.reading_rounds_no_parameter_of_training
 EQUATIONS = outputs.outputs_are_those_of_its_own_equations
 GRADIENT = gradients.the_gradient_through_memory_is_that_of_one_pass
@@ -365,6 +366,9 @@ CAUGHT = {
   "ema_sees": (LATER, PADDING, NO_MEMORY_PARTS, EQUATIONS, *DEPENDS_ON_CUTS),
   "ema_pads": (PADDING,),
   "ema_half": (FLOAT32,),
+  "ema_learns_over_resets": (DIFFERENCES,),
+  "ema_divides": (DIFFERENCES, GRADIENT),
+  "ema_learns_no_decay": (DIFFERENCES,),
   "ema_rounds": (AS_READ,),
   "parity_counts": (ONE_PASS, SAME_LENGTH, LONG, GRADIENT, OTHERS),
   "parity_restarts": (NO_MEMORY_PARTS,),
