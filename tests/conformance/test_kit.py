@@ -88,6 +88,42 @@ class ResetsAllLanes(Average):
     return super().step(params, inputs, memory, resets)
 
 
+class Convolution(Average):
+  """Of the last eight values, by a Fourier transform."""
+
+  resets_at = "segments"
+  sure_reach = 7
+
+  def init(self, seed):
+    generator = np.random.default_rng(seed)
+    value = generator.normal(size=(4, 4)).astype(np.float32)
+    return value, generator.normal(size=(8, 4)).astype(np.float32)
+
+  def fresh(self, batch_size):
+    return np.zeros((batch_size, 7, 4), np.float32)
+
+  def step(self, params, inputs, memory, resets):
+    value, kernel = params
+    memory = np.where(resets[:, :1, None], np.float32(0), memory)
+    rows = np.concatenate([memory, inputs @ value], axis=1)
+    size = len(kernel) + rows.shape[1]
+    product = np.fft.rfft(rows, n=size, axis=1)
+    product *= np.fft.rfft(kernel, n=size, axis=0)
+    outputs = np.fft.irfft(product, n=size, axis=1)
+    outputs = outputs[:, 7 : rows.shape[1]].astype(np.float32)
+    return outputs + self.seen(rows[:, 8:]), rows[:, -7:]
+
+  def seen(self, later):
+    return np.float32(0)
+
+
+class SeesAMillionth(Convolution):
+  """Of the next token in the segment."""
+
+  def seen(self, later):
+    return np.float32(1e-6) * np.pad(later, ((0, 0), (0, 1), (0, 0)))
+
+
 class ForgetsBetweenChunks(Average):
   """Of 64 tokens of a segment."""
 
@@ -187,6 +223,8 @@ def names(*wanted):
     (WidensItsMemory, (SHAPES,)),
     (ForgetsBeforeTheReset, (INSIDE,)),
     (ResetsAllLanes, (INSIDE,)),
+    (Convolution, ()),
+    (SeesAMillionth, (LATER,)),
     (ForgetsBetweenChunks, (LONG,)),
     (Overflows, (LONG, GROWS)),
   ],

@@ -17,9 +17,9 @@ from transformer_xl.conformance.subject import types
 
 # Gradients are sums over all tokens, of terms that cancel.
 GRADIENT = 100 * finding.FLOAT32
-# How near the derivative by a parameter is to that of differences, in proportion
-# to its own size; or to SMALL times the largest derivative, if that is more, as
-# differences in float32 are no better.
+# How near the derivative by a parameter is to that of differences, in
+# proportion to its own size; or to SMALL times the largest derivative, if that
+# is more, as differences in float32 are no better.
 DERIVATIVE = 5e-2
 SMALL = 1e-3
 

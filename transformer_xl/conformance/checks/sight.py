@@ -2,26 +2,59 @@
 
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 
 from transformer_xl.conformance import finding
 from transformer_xl.conformance.checks import check
+from transformer_xl.conformance.implementation import Array
 from transformer_xl.conformance.subject import LENGTH
 from transformer_xl.conformance.subject import SEGMENTS
 from transformer_xl.conformance.subject import Subject
 from transformer_xl.conformance.subject import read
+
+NEARLY = 16  # Models whose parameters differ by a hundredth.
 
 
 @check.when()
 def a_later_token_changes_no_earlier_output(subject: Subject) -> check.Findings:
   """Nor across segments: each token is changed in turn."""
   for position, after, before in _with_each_token_changed(subject):
-    yield finding.same(
+    found = finding.same(
       after[:, :position],
       before[:, :position],
       f"another token at position {position}",
       reason="an output before it changes",
     )
+    # A Fourier transform of the segment mixes the rounding of all tokens.
+    if 0 < found.difference < finding.CLOSE:
+      found = found._replace(is_right=not _is_seen(subject, position))
+    yield found
+
+
+def _is_seen(subject: Subject, position: int) -> bool:
+  """Whether earlier outputs depend on a token by more than their rounding.
+
+  What is seen of the token is nearly the same with parameters that differ
+  slightly. Rounding is another one each time, so that its mean is near 0.
+  """
+  one = subject.at(LENGTH)
+  text = subject.text()
+  generator = np.random.default_rng(3)
+
+  def nearly(leaf: Array) -> Array:
+    is_counted = "float" not in str(leaf.dtype)
+    return leaf if is_counted else leaf * (1 + 0.01 * generator.normal())
+
+  changes = []
+  for _ in range(NEARLY):
+    params = jax.tree.map(nearly, one.init(0))
+    after = read(one, subject.changed(text, position), SEGMENTS, params=params)
+    before = read(one, text, SEGMENTS, params=params)
+    change = np.asarray(after, np.float64) - np.asarray(before, np.float64)
+    changes.append(change[:, :position])
+  of_mean = np.square(np.mean(changes, axis=0)).mean()
+  return bool(of_mean > 0.5 * np.square(changes).mean())
 
 
 @check.when(check.reaches)
