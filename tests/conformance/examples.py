@@ -158,6 +158,11 @@ class LearnsNoDecay(MovingAverage):
     return super().kept(resets, jax.lax.stop_gradient(decay))
 
 
+class IgnoresItsNorm(MovingAverage):
+  def __call__(self, hidden, state, shared, norm):
+    return super().__call__(hidden, state, shared, mixer.identity)
+
+
 class ReadsARoundedDecay(MovingAverage):
   """Of which the name does not say that it stays float32."""
 
@@ -233,6 +238,7 @@ MIXERS = {
   "ema_learns_over_resets": LearnsOverResets,
   "ema_divides": DividesAtResets,
   "ema_learns_no_decay": LearnsNoDecay,
+  "ema_ignores_its_norm": IgnoresItsNorm,
   "ema_rounds": ReadsARoundedDecay,
 }
 ENCODINGS = {

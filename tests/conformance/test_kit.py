@@ -34,6 +34,7 @@ PADDING = state.padding_is_not_remembered
 SHAPES = state.the_memory_keeps_its_shapes_and_types
 FLOAT32 = numbers.parameters_are_float32
 DIFFERENCES = gradients.the_gradient_is_that_of_differences
+NORM = numbers.each_layer_calls_its_norm
 AS_READ = numbers.reading_rounds_no_parameter_of_training
 EQUATIONS = outputs.outputs_are_those_of_its_own_equations
 GRADIENT = gradients.the_gradient_through_memory_is_that_of_one_pass
@@ -407,6 +408,7 @@ CAUGHT = {
   "ema_learns_over_resets": (DIFFERENCES,),
   "ema_divides": (DIFFERENCES, GRADIENT),
   "ema_learns_no_decay": (DIFFERENCES,),
+  "ema_ignores_its_norm": (NORM,),
   "ema_rounds": (AS_READ,),
   "parity_counts": (ONE_PASS, SAME_LENGTH, LONG, GRADIENT, OTHERS),
   "parity_restarts": (NO_MEMORY_PARTS,),

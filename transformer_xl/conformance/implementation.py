@@ -81,6 +81,9 @@ class Complete(Implementation, Protocol):
   def as_read(self, params: shapes.PyTree) -> shapes.PyTree:
     """The parameters as reading rounds them, in float32 again."""
 
+  def without_norm(self, params: shapes.PyTree) -> list[str]:
+    """Layers that do not call the norm that they are given."""
+
   def place(
     self,
     params: shapes.PyTree,

@@ -13,10 +13,12 @@ from transformer_xl.config import registry
 from transformer_xl.conformance import finding
 from transformer_xl.conformance import registered
 from transformer_xl.conformance.checks import check as check_lib
+from transformer_xl.conformance.checks import cuts
 from transformer_xl.conformance.checks import gradients
 from transformer_xl.conformance.checks import long_texts
 from transformer_xl.conformance.checks import numbers
 from transformer_xl.conformance.checks import outputs
+from transformer_xl.conformance.checks import sight
 from transformer_xl.conformance.checks import table
 from transformer_xl.conformance.finding import Finding
 from transformer_xl.conformance.implementation import Build
@@ -37,6 +39,12 @@ _OF_TRAINING = (
 # program of training.
 _SEVERAL = "training over several segments"
 _HYBRID = "reading a hybrid"
+# In the other variants norms are before layers.
+_NORMS_AFTER = "training with norms after layers"
+_OF_NORMS = (
+  sight.a_later_token_changes_no_earlier_output,
+  cuts.segments_give_what_one_pass_gives,
+)
 _OF_GRADIENTS = (
   gradients.the_gradient_through_memory_is_that_of_one_pass,
   gradients.the_gradient_through_memory_is_that_of_differences,
@@ -163,6 +171,8 @@ def _is_for(check: check_lib.Check, variant: str) -> bool:
   """Whether a check is for a variant of a model."""
   if check in _OF_GRADIENTS or variant == _SEVERAL:
     return check in _OF_GRADIENTS and variant == _SEVERAL
+  if variant == _NORMS_AFTER:
+    return check in _OF_NORMS
   if variant == "the mixer alone":
     return check is outputs.outputs_are_those_of_its_own_equations
   if check is long_texts.a_long_text_may_be_cut_anywhere:

@@ -170,6 +170,16 @@ class Model(implementation.Facts):
 
     return log_probs(params, tokens, memory, resets)
 
+  def without_norm(self, params: shapes.PyTree) -> list[str]:
+    """Layers whose mixer has not called its norm, though it has one."""
+    if not self.config.pre_norm:
+      return []
+    return [
+      f"layers/{place}"
+      for place, layer in params["layers"].items()
+      if "mixer_norm" not in layer
+    ]
+
   def place(
     self,
     params: shapes.PyTree,
@@ -274,6 +284,7 @@ class Reading(Model):
 
   # What is fixed was cast before, and is not trained: these are of the network.
   as_read = None  # type: ignore
+  without_norm = None  # type: ignore
   with_dropout = None  # type: ignore
 
 
@@ -435,6 +446,7 @@ def variants(name: str, encoding: str | None = None) -> dict[str, Build]:
     "training": of_name(Model),
     "reading with fixed parameters": of_name(Reading),
     "training over several segments": of_name(Model, gradient="flows"),
+    "training with norms after layers": of_name(Model, pre_norm=False),
   }
   if name in registry.mixers and not registry.mixers[name].attends:
     result["reading a hybrid"] = of_name(Reading, layers=(name, *usual))

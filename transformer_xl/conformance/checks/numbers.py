@@ -43,6 +43,16 @@ def parameters_are_float32(subject: Subject) -> check.Findings:
   )
 
 
+@check.when(check.offers("without_norm"))
+def each_layer_calls_its_norm(subject: Subject) -> check.Findings:
+  """Which is before the mixer: a norm that is not called has no parameters."""
+  one = subject.at(LENGTH)
+  missing = one.without_norm(one.init(0))
+  yield finding.holds(
+    not missing, ", ".join(missing), reason="the mixer does not call its norm"
+  )
+
+
 @check.when(check.offers("in_bfloat16"))
 def bfloat16_is_near_float32(subject: Subject) -> check.Findings:
   """Segment after segment."""

@@ -40,6 +40,7 @@ ALL: tuple[check.Check, ...] = (
   gradients.the_gradient_through_memory_is_that_of_differences,
   gradients.the_gradient_is_that_of_differences,
   numbers.parameters_are_float32,
+  numbers.each_layer_calls_its_norm,
   numbers.bfloat16_is_near_float32,
   numbers.reading_rounds_no_parameter_of_training,
   numbers.large_numbers_stay_finite,
