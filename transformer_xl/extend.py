@@ -36,6 +36,7 @@ from transformer_xl.model import parameters
 from transformer_xl.model import relative_attention as attention_lib
 from transformer_xl.model import scores
 from transformer_xl.model import visibility
+from transformer_xl.model.encodings import distances
 from transformer_xl.model.encodings import encoding as encoding_lib
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.mixers import mixer as mixer_lib
@@ -78,6 +79,8 @@ encoding = registry.encodings.register
 Encoding = encoding_lib.Encoding
 DistanceTerms = scores.DistanceTerms
 ScoreFactors = scores.ScoreFactors
+rotary_angles = distances.rotary_angles
+rotated = distances.rotated
 # Attention for a model of another library (docs/kernels.md).
 relative_attention = attention_lib.relative_attention
 AttentionDropout = dropout.AttentionDropout

@@ -1,6 +1,7 @@
 """Rotary positions in a share of the channels of each head (GPT-NeoX)."""
 
 import jax.numpy as jnp
+import numpy as np
 
 from transformer_xl import extend
 
@@ -17,12 +18,9 @@ class PartialRope(extend.Encoding):
 
   def placed(self, config, rows, positions, *, axis=-1):
     half = int(config.head_dim * config.own(PartialRope.Fields).share) // 2
-    rows = jnp.moveaxis(rows, axis, -1)
-    positions = jnp.moveaxis(positions, axis, -1)
-    rates = 10000.0 ** (-jnp.arange(half) / max(half, 1))
-    angles = positions.astype(jnp.float32) * rates
-    sine = jnp.sin(angles).astype(rows.dtype)
-    cosine = jnp.cos(angles).astype(rows.dtype)
-    left, right, rest = jnp.split(rows, (half, 2 * half), axis=-1)
-    rotated = (left * cosine - right * sine, right * cosine + left * sine, rest)
-    return jnp.moveaxis(jnp.concatenate(rotated, axis=-1), -1, axis)
+    frequencies = 10000.0 ** (-np.arange(half) / max(half, 1))
+    # Exact at any position, which a product in float32 is not.
+    angles = extend.rotary_angles(positions, frequencies, axis=axis)
+    turned, rest = jnp.split(rows, [2 * half], axis=axis)
+    turned = extend.rotated(turned, angles, axis=axis)
+    return jnp.concatenate([turned, rest], axis=axis)

@@ -18,6 +18,7 @@ from transformer_xl.config import registry
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import scores
+from transformer_xl.model.encodings import distances
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.mixers import mixer
@@ -229,6 +230,20 @@ class ParityInHalf(Parity):
     return table.astype(module.config.dtype)
 
 
+class RotatesByFloats(encoding.Encoding):
+  """Angles are products in float32."""
+
+  rotates = True
+
+  def placed(self, config, rows, positions, *, axis=-1):
+    frequencies = distances.rotary_frequencies(config.head_dim)
+    shape = [1] * rows.ndim
+    shape[axis] = -1
+    frequencies = jnp.asarray(frequencies, jnp.float32).reshape(shape)
+    angles = positions.astype(jnp.float32) * frequencies
+    return distances.rotated(rows, angles, axis=axis)
+
+
 MIXERS = {
   "ema": MovingAverage,
   "ema_leaks": LeaksOverResets,
@@ -247,6 +262,7 @@ ENCODINGS = {
   "buckets": Buckets,
   "parity_counts": ParityOfTheContext,
   "parity_half": ParityInHalf,
+  "floats": RotatesByFloats,
 }
 
 

@@ -45,6 +45,7 @@ ONCE = (
   numbers.bfloat16_is_near_float32,
   numbers.reading_rounds_no_parameter_of_training,
   numbers.large_numbers_stay_finite,
+  numbers.far_positions_score_as_near_ones,
   numbers.dropout_of_a_lane_follows_from_its_number,
 )
 # The command forces two devices, in a process of its own: `test_command`.

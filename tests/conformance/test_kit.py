@@ -35,6 +35,7 @@ SHAPES = state.the_memory_keeps_its_shapes_and_types
 FLOAT32 = numbers.parameters_are_float32
 DIFFERENCES = gradients.the_gradient_is_that_of_differences
 NORM = numbers.each_layer_calls_its_norm
+FAR = numbers.far_positions_score_as_near_ones
 AS_READ = numbers.reading_rounds_no_parameter_of_training
 EQUATIONS = outputs.outputs_are_those_of_its_own_equations
 GRADIENT = gradients.the_gradient_through_memory_is_that_of_one_pass
@@ -413,6 +414,7 @@ CAUGHT = {
   "parity_counts": (ONE_PASS, SAME_LENGTH, LONG, GRADIENT, OTHERS),
   "parity_restarts": (NO_MEMORY_PARTS,),
   "parity_half": (FLOAT32,),
+  "floats": (FAR,),
 }
 
 

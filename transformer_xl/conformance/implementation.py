@@ -84,6 +84,9 @@ class Complete(Implementation, Protocol):
   def without_norm(self, params: shapes.PyTree) -> list[str]:
     """Layers that do not call the norm that they are given."""
 
+  def scores_from(self, first: int) -> Array:
+    """Scores [T, T] of rows at the positions from `first` on."""
+
   def place(
     self,
     params: shapes.PyTree,

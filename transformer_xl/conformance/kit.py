@@ -33,6 +33,7 @@ NOT_APPLICABLE = "not applicable"
 _OF_TRAINING = (
   numbers.parameters_are_float32,
   numbers.large_numbers_stay_finite,
+  numbers.far_positions_score_as_near_ones,
   gradients.the_gradient_is_that_of_differences,
 )
 # The only variant in which gradients pass through memory; the rest of it is the

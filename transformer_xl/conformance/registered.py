@@ -180,6 +180,14 @@ class Model(implementation.Facts):
       if "mixer_norm" not in layer
     ]
 
+  def scores_from(self, first: int) -> jax.Array:
+    """Products [T, T] of rows that the encoding places from a position on."""
+    shape = (subject.LENGTH, self.config.head_dim)
+    rows = jax.random.normal(jax.random.key(0), shape)
+    positions = first + jnp.arange(subject.LENGTH, dtype=jnp.int32)[:, None]
+    placed = encodings.of(self.config).placed(self.config, rows, positions)
+    return placed @ placed.T
+
   def place(
     self,
     params: shapes.PyTree,

@@ -24,6 +24,8 @@ from transformer_xl.conformance.subject import types
 # Random models in bfloat16 are this close to float32; a mistake in a type
 # overflows, or changes the state's.
 BFLOAT16 = 0.15
+NEAR_POSITION = 50
+FAR_POSITIONS = (10**6, 2**24 - 5)
 LARGE = 30.0  # Factor of all parameters.
 
 
@@ -110,6 +112,19 @@ def large_numbers_stay_finite(subject: Subject) -> check.Findings:
     text = text * 1e4
   outputs = read(one, text, SEGMENTS, params=params)
   yield finding.finite(outputs, case)
+
+
+@check.when(check.offers("scores_from"))
+def far_positions_score_as_near_ones(subject: Subject) -> check.Findings:
+  """Scores follow from distances where float32 cannot count positions."""
+  one = subject.at(LENGTH)
+  for first in FAR_POSITIONS:
+    yield finding.close(
+      one.scores_from(first),
+      one.scores_from(NEAR_POSITION),
+      f"positions from {first:,} on beside {NEAR_POSITION}",
+      reason="the scores differ",
+    )
 
 
 @check.when(check.two_devices, check.offers("place"))

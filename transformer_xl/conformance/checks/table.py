@@ -44,6 +44,7 @@ ALL: tuple[check.Check, ...] = (
   numbers.bfloat16_is_near_float32,
   numbers.reading_rounds_no_parameter_of_training,
   numbers.large_numbers_stay_finite,
+  numbers.far_positions_score_as_near_ones,
   numbers.two_devices_give_what_one_gives,
   numbers.dropout_of_a_lane_follows_from_its_number,
   outputs.probabilities_sum_to_one,
