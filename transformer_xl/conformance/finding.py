@@ -141,7 +141,7 @@ def finite(outputs: Array, case: str) -> Finding:
   if not is_finite.all():
     position, lane = np.argwhere(~is_finite.T)[0]
     case = f"{case}: lane {lane}, position {position}"
-  return holds(is_finite.all(), case, reason="an output is not finite")
+  return holds(bool(is_finite.all()), case, reason="an output is not finite")
 
 
 def eased(one: Finding, factor: float) -> Finding:
