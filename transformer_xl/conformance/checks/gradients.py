@@ -69,7 +69,9 @@ def the_gradient_through_memory_is_that_of_one_pass(
   """The loss of a segment teaches what the one before it hands on."""
   one = subject.at(LENGTH)
   text = subject.text()[:, : 2 * SEGMENT]
-  resets = _one_reset(subject, text.shape, start=SEGMENT)
+  resets = np.zeros(text.shape[:2], bool)
+  if not check.resets_inside(subject):
+    resets[0, SEGMENT + 1] = True
 
   def loss(params: shapes.PyTree, cuts: list[int]) -> jax.Array:
     memory = one.fresh(LANES)
@@ -174,7 +176,7 @@ def the_gradient_is_that_of_differences(subject: Subject) -> check.Findings:
   first, second = text[:, :SEGMENT], text[:, SEGMENT : 2 * SEGMENT]
   no_resets = np.zeros(first.shape[:2], bool)
   _, memory = one.step(start, first, one.fresh(LANES), no_resets)
-  resets = _one_reset(subject, second.shape, start=0)
+  resets = _one_reset(subject, second.shape)
 
   def loss(params: shapes.PyTree) -> jax.Array:
     outputs, _ = one.step(params, second, memory, resets)
@@ -231,16 +233,14 @@ def the_gradient_is_that_of_differences(subject: Subject) -> check.Findings:
     yield min(found, key=lambda one: one.difference)
 
 
-def _one_reset(
-  subject: Subject, shape: tuple[int, ...], *, start: int
-) -> np.ndarray:
-  """Resets [B, T] with one in lane 0, inside the segment that begins there."""
+def _one_reset(subject: Subject, shape: tuple[int, ...]) -> np.ndarray:
+  """Resets [B, T] of a segment with one in lane 0, inside where that may be."""
   resets = np.zeros(shape[:2], bool)
   if check.resets(subject):
     return resets
   may_be_inside = not check.resets_inside(subject)
   may_be_inside &= subject.facts.masks_empty
-  resets[0, start + may_be_inside] = True
+  resets[0, int(may_be_inside)] = True
   return resets
 
 
