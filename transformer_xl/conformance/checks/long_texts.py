@@ -15,7 +15,7 @@ LONG = 130  # Two chunks of 64 tokens and two more tokens.
 HALF = LONG // 2
 AROUND_A_CHUNK = (63, 64, 65)
 # What a memory that learns makes of rounding grows from token to token.
-ROUNDING = finding.FAR
+ROUNDING = 4 * finding.FAR
 
 
 def _memory_is_long(subject: Subject) -> str:
