@@ -87,6 +87,20 @@ def array_calls(folder, *, status, **variables):
   return [shlex.split(line) for line in (folder / "calls").open()]
 
 
+def test_arguments_that_a_shell_cannot_read_start_nothing(tmp_path):
+  unquoted = "--config.analysis.seeds=(0,1)"
+  finished = subprocess.run(
+    ["bash", str(ARRAY)],
+    env={"PATH": f"{tmp_path}:/usr/bin:/bin", "ARGUMENTS": unquoted},
+    cwd=tmp_path,
+    check=False,
+    capture_output=True,
+    text=True,
+  )
+  assert finished.returncode == 2
+  assert "syntax error" in finished.stderr
+
+
 def job_command():
   program, *flags = container()["command"]
   assert program == "transformer-xl"
