@@ -178,6 +178,12 @@ class Evaluation:
     )
     self._evaluator = evaluator.Evaluator(validation, mesh, mem_len=mem_len)
     self._settings = settings_lib.of_evaluation(validation, mem_len)
+    data = validation.data
+    # Losses on other tokens, or with other resets, are not comparable.
+    self._text = (
+      f"{self._evaluator.stream.file.sha256} targets={data.targets} "
+      f"resets={data.reset_at_documents}"
+    )
     # The shortest that one took, once one has ended: the first compiles, too.
     self.seconds: float | None = None
     self._memory_use = None
@@ -221,7 +227,11 @@ class Evaluation:
     )
     was_owed = metadata.owes_evaluation
     metadata = metadata._replace(owes_evaluation=False)
-    run = run._replace(metadata=metadata, validation_loss=record["nll"])
+    run = run._replace(
+      metadata=metadata,
+      validation_loss=record["nll"],
+      validation_text=self._text,
+    )
     if was_owed:
       self._checkpoints.add_evaluation(run)
     return run

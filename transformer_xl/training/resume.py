@@ -61,7 +61,9 @@ def start(origin: Origin) -> run_state.RunState:
       adapters=adapters and adapters._asdict(),
     )
     return run_state.RunState(state, create_memory(), metadata)
-  state, memory, metadata, _ = run
+  state = run.state
+  memory = run.memory
+  metadata = run.metadata
   step = int(state.step)
   logging.info("Resuming after step %d.", step)
   source = train.init_from

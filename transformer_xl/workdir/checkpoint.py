@@ -324,7 +324,4 @@ def _in_all_processes(holds: bool) -> bool:
 
 def _ranked_by(run: run_state.RunState) -> metrics_log.Json:
   """The validation loss of a run, and which text and tokens it is of."""
-  data = run.metadata.data or {}
-  names = ("name", "sha256", "targets")
-  text = " ".join(str(data.get(name)) for name in names)
-  return {"nll": run.validation_loss, "text": text}
+  return {"nll": run.validation_loss, "text": run.validation_text}

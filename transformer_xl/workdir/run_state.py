@@ -44,6 +44,7 @@ class RunState(NamedTuple):
   memory: network.State | None
   metadata: Metadata = Metadata()
   validation_loss: float | None = None  # Of this very state, if evaluated.
+  validation_text: str = ""  # Which text, and tokens of it, the loss is of.
 
 
 def to_json(run: RunState) -> metrics_log.Json:
