@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 
 import jax
 from absl import logging
@@ -12,6 +13,8 @@ from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.config import schema
+
+_WRITING_SECONDS = 5.0  # Until another worker has written a word.
 
 
 def require_32_bits() -> None:
@@ -73,4 +76,15 @@ def _dtype_of_trials(workdir: str) -> str:
   path = os.path.join(folder, "dtype.txt")
   with contextlib.suppress(FileExistsError):  # Another worker was first.
     storage.create_text(path, hardware.fast_dtype())
-  return storage.read_text(path)
+  logging.info("model.dtype=auto of all trials is in %s.", path)
+  end = time.monotonic() + _WRITING_SECONDS
+  dtype = storage.read_text(path)
+  while not dtype:
+    if time.monotonic() > end:
+      raise errors.UserError(
+        f"{path} is empty, as another worker was killed while it wrote it: "
+        "delete that file."
+      )
+    time.sleep(0.1)
+    dtype = storage.read_text(path)
+  return dtype
