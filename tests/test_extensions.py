@@ -293,6 +293,7 @@ from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import extensions
 from transformer_xl.config import load
+from transformer_xl.config import registry
 from transformer_xl.data import token_file
 from transformer_xl.data_prep import preparation
 from transformer_xl.training import data_checks
@@ -349,6 +350,12 @@ except errors.UserError as error:
   assert "was trained with SHA-256 of mixer edited=" in str(error)
 else:
   raise AssertionError("a trial of another version is taken")
+
+# A class that is called otherwise in the changed file.
+file = pathlib.Path("memory.py")
+file.write_text(file.read_text().replace("class Edited", "class Renamed"))
+extensions.load(["memory.py"])
+assert registry.mixers["edited"].__name__ == "Renamed"
 """
 
 

@@ -13,6 +13,7 @@ when it is imported (`extensions.py`).
 import dataclasses
 import importlib
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -153,6 +154,8 @@ class Registry(Mapping[str, type[KindT]]):
       module = there.__module__ if there else self._built_in.get(name)
       place = there.__qualname__ if there else added.__qualname__
       is_again = (module, place) == (added.__module__, added.__qualname__)
+      # A file that has changed may call its class otherwise.
+      is_again = is_again or (there is not None and _is_gone(there))
       if module is not None and not is_again:
         raise errors.UserError(
           f"there is a {self.kind} {name!r} already, {place} of {module}; "
@@ -203,6 +206,17 @@ class Registry(Mapping[str, type[KindT]]):
       for name, found in self.items()
       if found.__dict__.get("Fields") is not None
     }
+
+
+def _is_gone(found: type) -> bool:
+  """Whether the module of a class at its top was loaded again without it."""
+  module = sys.modules.get(found.__module__)
+  at_top = found.__name__ == found.__qualname__
+  return (
+    at_top
+    and found.__module__ != "__main__"
+    and (getattr(module, found.__name__, None) is not found)
+  )
 
 
 def _check_fields(added: type) -> None:
