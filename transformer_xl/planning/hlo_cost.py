@@ -209,15 +209,15 @@ class _Walk:
     elif operation == "conditional":
       match = _BRANCHES.search(text)
       names = _NAME.findall(match[1]) if match else _found(_TWO_BRANCHES, text)
-      cheapest, *_, dearest = sorted(map(self.cost, names), key=_expense)
+      costs = sorted(map(self.cost, names), key=_expense)
       share = 1.0
       if self._is_expected:
         shares = (each for mark, each in _SHARES.items() if mark in text)
         share = next(shares, 0.0)
       if share > 0:
-        total.add(dearest, times=share)
+        total.add(costs[-1], times=share)
       if share < 1:
-        total.add(cheapest, times=1 - share)
+        total.add(costs[0], times=1 - share)
     elif operation in ("call", "fusion", "async-start"):
       called = self.cost(_found(_CALLED, text)[0])
       # A fusion has its own estimate, but may contain a collective.
