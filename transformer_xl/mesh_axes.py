@@ -4,7 +4,8 @@ The configuration gives a number for each axis, or -1 to have it chosen:
 
 1. `tensor` is 1, unless there are at least twice as many devices as lanes.
    Then that many devices share a lane, as far as heads and feed-forward width
-   can be divided.
+   can be divided. It is also more if `data` is given, and `fsdp` could not
+   divide the width by what is left.
 2. `fsdp` is the smallest number that leaves at most `most_bytes` of the state
    on a device, as far as the model's width can be divided.
 3. `data` is the rest.
@@ -78,10 +79,12 @@ def choose(
     room = math.gcd(free, in_slice // max(fsdp, 1), demand.heads)
 
     def is_enough(number: int) -> bool:
-      # `fsdp` has to divide the width if it takes what is left.
-      fits = not takes_rest or demand.width % (free // number) == 0
-      has_lanes = num_devices // number < 2 * demand.lanes
-      return has_lanes and (fits or demand == SMALL)
+      if num_devices // number >= 2 * demand.lanes:
+        return False
+      if not takes_rest or demand == SMALL:
+        return True
+      # `fsdp` takes what is left, and has to divide the width.
+      return demand.width % (free // number) == 0
 
     tensor = _smallest(room, is_enough)
     if takes_rest and fsdp != CHOSEN:

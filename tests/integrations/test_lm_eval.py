@@ -313,7 +313,7 @@ def test_tokens_of_the_prefix_are_not_those_of_a_text(tmp_path):
 
   folder = saved_runs.write(tmp_path)
   asked = lm_eval_model.HarnessModel(folder, prefix="aba", **LENGTHS)
-  (request,) = [types.SimpleNamespace(args=("ba ab",))]
+  request = types.SimpleNamespace(args=("ba ab",))
   (found,) = asked.loglikelihood_rolling([request], disable_tqdm=True)
   (scored,) = asked.model.score(["ba ab"], prefix="aba")
   np.testing.assert_allclose(found, -scored.nll, **ROUNDING)

@@ -214,4 +214,5 @@ class MeshConfig(Group):
   their size (docs/tpu.md)."""
   tensor: int = field(-1, "-1 or at least 1")
   """Devices that heads, feed-forward units and vocabulary are split over; -1 is
-  1 unless there are twice as many devices as lanes."""
+  1 unless there are twice as many devices as lanes, or data and fsdp leave
+  more."""

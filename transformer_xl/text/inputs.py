@@ -230,7 +230,10 @@ def encode_after(
   """
   if vocabulary.unit != "subword" or not text or not len(before):
     return encode(vocabulary, text, name)
-  _, found = vocabulary.encode_after(vocabulary.decode(before), text)
+  try:
+    _, found = vocabulary.encode_after(vocabulary.decode(before), text)
+  except errors.UserError as error:
+    raise errors.UserError(f"{name}: {error}") from None
   return found.astype(np.int32)
 
 
