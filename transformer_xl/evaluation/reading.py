@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 from jax.sharding import Mesh
@@ -27,7 +27,7 @@ class ReadSegments(Protocol):
     segments: segment_lib.Segment[jax.Array],
     *,
     reader: reader_lib.TokenReader,
-  ) -> tuple[shapes.PyTree, Any]:
+  ) -> tuple[shapes.PyTree, shapes.PyTree]:
     """Returns the next state, and what all processes get."""
 
 
