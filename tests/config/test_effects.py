@@ -254,7 +254,7 @@ WITHOUT = {
   "train.finish_with": "tests/test_main.py: only `main` runs other modes",
   "analysis.paper": "tests/analysis/test_paper.py: which item is repeated",
   "analysis.variants": "tests/analysis/test_comparison.py: a study needs some",
-  "generate.stop": "tests/text/test_generate.py: what is drawn is random",
+  "generate.stop": "tests/text/test_generated_text.py: what is drawn is random",
   "generate.tokens_per_call": "how often text is printed; the same text",
   "generate.segment_len": "how a prompt is cut; the same text",
   "score.batch_size": "texts that are read at once; the same scores",

@@ -5,6 +5,7 @@ import pytest
 from tests import corpus
 from tests import kinds
 from tests import tiny
+from transformer_xl.config import load
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import language_model
@@ -36,3 +37,10 @@ def make(*, mem_len, segment_len=3, same_length=False, **fields):
   return language_model.LanguageModel(
     vocabulary, reader, frozen, 1, "raw", "tiny"
   )
+
+
+def options(**updates):
+  """How tokens are drawn; updates as `{"top_k": 1}`."""
+  values = {"tokens_per_call": 5, "temperature": 1.0, "top_k": 0} | updates
+  values = {"generate." + name: value for name, value in values.items()}
+  return load.from_config_dict(tiny.config_dict(**values)).generate
