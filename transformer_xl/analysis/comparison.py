@@ -243,10 +243,8 @@ def _written_before(
     path = os.path.join(storage.local(workdir), name)
     with open(path, encoding="utf-8") as file:
       before = json.load(file)
-    now = result["written_by"]
-    is_known = now["processor"] and now["commit"]
-    is_known = is_known and not now["commit"].endswith("-dirty")
-    is_same = is_known and before["written_by"] == now
+    is_same = _is_known(result["written_by"])
+    is_same = is_same and before["written_by"] == result["written_by"]
     # As it is read back: the loss of a lost rate is null.
     written = metrics_log.to_json(
       {"rows": [_entry(row, preset) for row in rows]}
@@ -257,6 +255,17 @@ def _written_before(
   except (OSError, ValueError, LookupError, TypeError, AttributeError):
     pass  # There is none, or somebody has changed it: it is written again.
   return []
+
+
+def _is_known(writer: metrics_log.Json) -> bool:
+  """Whether a commit and a processor say what code ran, and where.
+
+  All uncommitted changes of a commit have one name.
+  """
+  commit = writer["commit"]
+  if not commit or not writer["processor"]:
+    return False
+  return not commit.endswith("-dirty")
 
 
 def _untimed(entry: metrics_log.Json) -> metrics_log.Json:

@@ -211,12 +211,10 @@ class Registry(Mapping[str, type[KindT]]):
 def _is_gone(found: type) -> bool:
   """Whether the module of a class at its top was loaded again without it."""
   module = sys.modules.get(found.__module__)
-  at_top = found.__name__ == found.__qualname__
-  return (
-    at_top
-    and found.__module__ != "__main__"
-    and (getattr(module, found.__name__, None) is not found)
-  )
+  is_at_top = found.__name__ == found.__qualname__
+  if not is_at_top or found.__module__ == "__main__":
+    return False
+  return getattr(module, found.__name__, None) is not found
 
 
 def _check_fields(added: type) -> None:
