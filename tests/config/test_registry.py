@@ -126,7 +126,8 @@ def test_a_class_that_is_defined_again_replaces_the_former():
 
     return Mine
 
-  first, again = defined(), defined()
+  first = defined()
+  again = defined()
   before = registry.version(), [*registry.mixers]
   with registering.temporarily(registry.mixers, {"mine": first}):
     assert registry.mixers["mine"] is first

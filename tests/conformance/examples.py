@@ -153,7 +153,7 @@ class DividesAtResets(MovingAverage):
 
 
 class LearnsNoDecay(MovingAverage):
-  """Of what is kept of an average."""
+  """Its decay gets no gradient."""
 
   def kept(self, resets, decay):
     return super().kept(resets, jax.lax.stop_gradient(decay))
@@ -165,7 +165,7 @@ class IgnoresItsNorm(MovingAverage):
 
 
 class ReadsARoundedDecay(MovingAverage):
-  """Of which the name does not say that it stays float32."""
+  """Its decay has a name by which reading rounds it."""
 
   decay_name = "decay"
 

@@ -91,7 +91,7 @@ class ResetsAllLanes(Average):
 
 
 class Convolution(Average):
-  """Of the last eight values, by a Fourier transform."""
+  """It sums the last eight values by a Fourier transform."""
 
   resets_at = "segments"
   sure_reach = 7

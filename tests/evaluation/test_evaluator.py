@@ -171,7 +171,8 @@ def test_segments_past_the_end_leave_sums_alone(data_dir):
     made = evaluator.Evaluator(config.scoring, mesh, mem_len=8)
     frozen = made.reading.freeze(tiny.params(config.model))
     segments = stream.read(stream.num_steps, 4, slice(None))
-    _, sums = made.score(frozen, made.reading.start(frozen), segments)
+    state = made.reading.start(frozen)
+    _, sums = made.score(frozen, state, segments)
   assert float(sums.num_tokens) == float(sums.nll) == 0.0
 
 
