@@ -375,6 +375,7 @@ def test_a_task_from_outside_is_compared_in_the_lab(folder):
     f"--config.analysis.variants={VARIANTS}",
     "--config.analysis.seeds=(0,)",
     "--config.analysis.learning_rates=(6e-3,)",
+    "--config.analysis.max_learning_rates=0",
     "--config.train.num_steps=2",
     "--config.train.warmup_steps=0",
     "--config.train.segments_per_call=1",
