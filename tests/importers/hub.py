@@ -3,7 +3,7 @@
 python -m tests.importers.hub FOLDER CACHE < ADDRESSES > RESULTS, both JSON: the
 models and datasets are FOLDER/OWNER/NAME/REVISION/..., and each is downloaded
 in turn. In place of an address, "offline" stops the server, "load ADDRESS"
-scores text, "upload OWNER/NAME FOLDER" runs `hf upload`, "transformers
+scores text, "import FORMAT ADDRESS" imports and scores text, "upload OWNER/NAME FOLDER" runs `hf upload`, "transformers
 OWNER/NAME" generates in PyTorch, and "prepare NAME ADDRESS" prepares a dataset
 in CACHE/NAME.
 """
@@ -166,6 +166,14 @@ def _result(server, address):
       model = transformer_xl.load(address.removeprefix("load "))
       (score,) = model.score(["abc"])
       return {"source": model.source, "nll": score.nll}
+    if address.startswith("import "):
+      from transformer_xl.importers import import_run
+
+      form, source = address.split()[1:]
+      workdir = os.path.join(os.environ["HF_HOME"], form)
+      report = import_run.make(import_run.Request(form, source), workdir)
+      (score,) = transformer_xl.load(workdir).score(["abc"])
+      return {"source": report["source"], "nll": score.nll}
     if address.startswith("prepare "):
       from transformer_xl.data_prep import preparation
 

@@ -20,6 +20,8 @@ CASES = {
   "a tag": "hf://me/tiny@v1",
   "a commit": f"hf://me/tiny@{OLD}",
   "loaded": "load hf://me/tiny",
+  "imported": "import huggingface hf://me/tiny",
+  "imported as another format": "import pytorch hf://me/tiny",
   "missing": "hf://me/none",
   "gated": "hf://me/gated",
   "no revision": "hf://me/tiny@v9",
@@ -108,6 +110,12 @@ def test_a_model_of_the_hub_scores_as_its_folder(served):
   assert safetensors.numpy.load_file(tiny / "main" / "model.safetensors")
 
 
+def test_a_model_of_the_hub_is_imported(served):
+  results = served[1]
+  assert results["imported"]["nll"] == results["loaded"]["nll"]
+  assert results["imported"]["source"] == f"hf://me/tiny@{MAIN}"
+
+
 def test_what_is_uploaded_is_loaded(served):
   tiny, results = served
   assert results["uploaded"]["status"] == 0, results["uploaded"]["output"]
@@ -131,6 +139,7 @@ def test_without_network_the_cache_answers(served):
     ("no revision", "hf://me/tiny has no revision 'v9'"),
     ("another kind", "the type 'bert'; only llama, mistral"),
     ("no name", "is not a name on the Hub"),
+    ("imported as another format", "the HuggingFace Hub: set --format=huggi"),
     ("no weights", "has no weights"),
     ("not cached", "not in the cache, and http://127.0.0.1"),
   ],

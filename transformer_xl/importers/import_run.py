@@ -21,6 +21,7 @@ from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
+from transformer_xl.formats import hub_files
 from transformer_xl.formats import input_files
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
@@ -69,7 +70,10 @@ class Imported(NamedTuple):
 
 
 class Request(NamedTuple):
-  """What to import; the fields are flags of `importers.main`."""
+  """What to import; the fields are flags of `importers.main`.
+
+  The source is a file or folder, on disk or in a bucket, or `hf://OWNER/NAME`.
+  """
 
   format_name: str
   source: str
@@ -98,12 +102,16 @@ def make(request: Request, workdir: str) -> metrics_log.Json:
     )
   storage.require_checkpoint_path(workdir)
   storage.require_writable(workdir)
+  source = storage.absolute(request.source)
+  if request.source.startswith(hub_files.PREFIX):
+    request, source = _downloaded(request)
   with opened(request) as found, new_folder(workdir) as folder:
     model = found.config.model
     rows = found.rows
     params_writer.save_one_by_one(folder, found.params, step=0)
     report = {
       "format": request.format_name,
+      "source": source,
       "files": {os.path.basename(p): token_file.sha256(p) for p in found.files},
       "num_tensors": len(rows),
       "num_parameters": network.num_parameters(found.params),
@@ -118,6 +126,19 @@ def make(request: Request, workdir: str) -> metrics_log.Json:
     run_record.record(found.config, folder)
     metrics_log.write_json(folder, "results/import.json", report)
   return report
+
+
+def _downloaded(request: Request) -> tuple[Request, str]:
+  """The request for the files of a model of the Hub, and its whole address."""
+  if request.format_name != "huggingface":
+    raise errors.UserError(
+      f"--source={request.source} is a model of the HuggingFace Hub: set "
+      "--format=huggingface."
+    )
+  from transformer_xl.importers import hub  # Only this needs its library.
+
+  folder, address = hub.download(request.source)
+  return request._replace(source=folder), address
 
 
 def read(request: Request) -> Imported:

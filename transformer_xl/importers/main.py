@@ -34,8 +34,8 @@ _FORMAT = flags.DEFINE(
 _SOURCE = flags.DEFINE_string(
   "source",
   None,
-  "huggingface: the folder; pytorch: model.pt or a state dict; tensorflow: the "
-  "prefix model.ckpt-N or its folder.",
+  "huggingface: the folder, or hf://OWNER/NAME; pytorch: model.pt or a state "
+  "dict; tensorflow: the prefix model.ckpt-N or its folder.",
   required=True,
 )
 _WORKDIR = flags.DEFINE_string(
