@@ -55,6 +55,7 @@ def write(source, folder, targets, *, rank=3, alpha=7.0) -> str:
       "checkpoint_step": 0,
       "parameters": "raw",
       "params_sha256": params_reader.sha256(saved),
+      "num_layers": config.model.num_layers,
     },
   )
   memory = programs.init_memory(config.recipe)

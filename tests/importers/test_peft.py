@@ -1,6 +1,7 @@
 """Adapters go out by PEFT's names, and merged with their base."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from tests.importers import decoders_by_hand
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.importers import export_run
+from transformer_xl.importers import peft
+from transformer_xl.workdir import params_reader
 
 TARGETS = ("query", "output", "gate_kernel")
 THEIRS = {
@@ -44,6 +47,9 @@ def test_both_exports_are_the_model_of_the_run(run, tmp_path):
   found = json.loads((tmp_path / "adapters/adapter_config.json").read_text())
   assert found["target_modules"] == ["gate_proj", "o_proj", "q_proj"]
   assert (found["r"], found["lora_alpha"], found["peft_type"]) == (3, 7, "LORA")
+  base = load.saved(workdir).train.init_from
+  source = pathlib.Path(base).parent / "source"
+  assert found["base_model_name_or_path"] == str(source)
   read = safetensors.numpy.load_file
   adapters = read(tmp_path / "adapters/adapter_model.safetensors")
   merged = read(tmp_path / "merged/model.safetensors")
@@ -72,6 +78,41 @@ def test_both_exports_are_the_model_of_the_run(run, tmp_path):
   )
   expected = decoders_by_hand.log_probabilities(fields, exact, tokens)
   comparison.assert_close(found[0], expected, roundings=100)
+
+
+@pytest.mark.parametrize(
+  ("source", "expected"),
+  [
+    (
+      "hf://me/tiny@abc",
+      {"base_model_name_or_path": "me/tiny", "revision": "abc"},
+    ),
+    ("/models/smol", {"base_model_name_or_path": "/models/smol"}),
+    (None, {}),
+  ],
+)
+def test_the_base_is_named_as_transformers_reads_it(source, expected, tmp_path):
+  if source is not None:
+    (tmp_path / "results").mkdir()
+    text = json.dumps({"source": source})
+    (tmp_path / "results/import.json").write_text(text)
+  assert peft._base({"workdir": str(tmp_path)}) == expected
+
+
+def test_adapters_of_fewer_layers_than_the_base_are_no_adapters_of_it(
+  run, tmp_path, monkeypatch
+):
+  workdir, _, _ = run
+  read = params_reader.restore_saved
+
+  def of_three_layers(*args, **kwargs):
+    saved = read(*args, **kwargs)
+    return saved._replace(source=saved.source | {"num_layers": 3})
+
+  monkeypatch.setattr(params_reader, "restore_saved", of_three_layers)
+  with pytest.raises(errors.UserError, match="2 of the 3 layers of .*=transfo"):
+    export(workdir, tmp_path / "peft", "peft")
+  assert not (tmp_path / "peft").exists()
 
 
 def test_a_run_without_adapters_has_none_to_export(run, tmp_path):

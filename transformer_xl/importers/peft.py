@@ -18,6 +18,7 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import storage
 from transformer_xl.config import schema
+from transformer_xl.formats import hub_files
 from transformer_xl.importers import decoders
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
@@ -30,6 +31,7 @@ from transformer_xl.workdir import trained_model
 
 # What PEFT puts in front of the names of a model's modules.
 _PREFIX = "base_model.model."
+_BASE = "base_model_name_or_path"
 
 
 def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
@@ -37,7 +39,7 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
 
   Raises:
     UserError: the run has no adapters, or they are beside a model of which
-      transformers has not the layers.
+      transformers has not the layers, or which has more layers than the run.
   """
   config, _ = run_vocabulary.load_for(config, workdir)
   model = config.model
@@ -60,13 +62,21 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
       f"{workdir} has no adapters, since it was trained with train.lora.rank=0:"
       " export the model, --format=transformers."
     )
+  assert saved.source is not None  # Adapters have a base.
+  num_layers = saved.source["num_layers"]
+  if num_layers != model.num_layers:
+    raise errors.UserError(
+      f"{workdir} has {model.num_layers} of the {num_layers} layers of "
+      f"{saved.source['workdir']}, and PEFT would add the adapters to all of "
+      "them: export the model whole, --format=transformers."
+    )
   trained_model.require_numbers(
     saved.params, f"checkpoint {saved.step} of {workdir}"
   )
   tensors, modules = _tensors(traverse_util.flatten_dict(saved.params, sep="/"))
   with import_run.new_folder(target) as folder:
     local = storage.local(folder)
-    fields = _fields(saved.adapters, modules, saved.source or {})
+    fields = _fields(saved.adapters, modules) | _base(saved.source)
     text = json.dumps(fields, indent=2)
     pathlib.Path(local, "adapter_config.json").write_text(text, "utf-8")
     path = os.path.join(local, "adapter_model.safetensors")
@@ -93,14 +103,28 @@ def _tensors(
   return tensors, sorted(modules)
 
 
-def _fields(
-  adapters: lora.Settings, modules: list[str], source: metrics_log.Json
-) -> metrics_log.Json:
-  """The content of adapter_config.json."""
+def _base(source: metrics_log.Json) -> metrics_log.Json:
+  """What the base was imported from, as PEFT names it.
+
+  That is a model of the Hub with its commit, or a folder, and nothing if the
+  base is no import: transformers cannot read a workdir of ours.
+  """
+  path = os.path.join(source["workdir"], "results/import.json")
+  try:
+    address = json.loads(storage.read_text(path))["source"]
+  except FileNotFoundError:
+    return {}
+  name, _, commit = address.removeprefix(hub_files.PREFIX).partition("@")
+  if name == address:
+    return {_BASE: address}
+  return {_BASE: name, "revision": commit}
+
+
+def _fields(adapters: lora.Settings, modules: list[str]) -> metrics_log.Json:
+  """The content of adapter_config.json beside what the base is."""
   return {
     "peft_type": "LORA",
     "task_type": "CAUSAL_LM",
-    "base_model_name_or_path": source.get("workdir"),
     "r": adapters.rank,
     "lora_alpha": adapters.alpha,
     "lora_dropout": 0.0,

@@ -92,6 +92,7 @@ def load(
     "checkpoint_step": saved.step,
     "parameters": train.init_parameters,
     "params_sha256": params_reader.sha256(saved),
+    "num_layers": model.num_layers,
     "new_symbols": count,
     "drawn": [],
   }
