@@ -311,12 +311,14 @@ def test_contexts_are_compared_within_the_groups_of_the_paper(
     "analysis.variants": ("larger: model.ff_dim=24",),
     "analysis.contexts": (2, 8, 2),
     "analysis.num_tokens": 20,
+    "analysis.seeds": (0, 1),
     "analysis.split": "test",
     "eval.split": "test",
   }
   config = corpus.config(data_dir, **runs.COMPARED | updates)
   repeat.check(config, str(tmp_path))
   result = repeat.run(config, str(tmp_path))
+  assert result["seeds"] == [0]
   assert [*result["details"]] == ["151M", "128M"]
   by_variant = {row["variant"]: row for row in result["rows"]}
   models = result["details"]["128M"]["models"]
@@ -336,6 +338,26 @@ def test_an_item_without_models_is_refused(data_dir, tmp_path):
   updates = {"analysis.paper": "table8", "analysis.rows": ()}
   config = corpus.config(data_dir, **runs.COMPARED | updates)
   with pytest.raises(errors.UserError, match="needs models to train; name an"):
+    repeat.check(config, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["table8", "figure5", "appendix_e"])
+@pytest.mark.parametrize(
+  "rates",
+  [
+    {"analysis.learning_rates": (1e-3, 4e-3)},
+    {"analysis.max_learning_rates": 5},
+  ],
+)
+def test_several_rates_are_refused_where_each_model_is_trained_once(
+  data_dir, tmp_path, name, rates
+):
+  updates = {
+    "analysis.paper": name,
+    "analysis.rows": ("recurrent-relative-all",),
+  }
+  config = corpus.config(data_dir, **runs.COMPARED | updates | rates)
+  with pytest.raises(errors.UserError, match=f"{name} trains each model once"):
     repeat.check(config, str(tmp_path))
 
 

@@ -78,6 +78,7 @@ class Found(NamedTuple):
   Attributes:
     rows: by variant.
     details: what the analyses have written, as JSON.
+    seeds: of the training runs.
     figures: pictures to draw, by the end of their names.
     pictures: files that exist, by the end of their names.
     texts: what stands side by side where there are no rows.
@@ -85,6 +86,7 @@ class Found(NamedTuple):
 
   rows: dict[str, Measured]
   details: metrics_log.Json
+  seeds: tuple[int, ...] = ()
   figures: Mapping[str, figure_lib.Figure] = types.MappingProxyType({})
   pictures: Mapping[str, str] = types.MappingProxyType({})
   texts: Mapping[str, str] = types.MappingProxyType({})
@@ -148,7 +150,7 @@ def _study(request: Request) -> Found:
       high=max(by_seed),
       num_parameters=row["num_parameters"],
     )
-  return Found(rows, result)
+  return Found(rows, result, _seeds(request.config))
 
 
 def _ablation(request: Request) -> Found:
@@ -171,7 +173,12 @@ def _ablation(request: Request) -> Found:
     )
   results = os.path.join(storage.local(request.models), "results")
   picture = os.path.join(results, "ablation.png")
-  return Found(rows, result, pictures={"attention": picture})
+  return Found(
+    rows,
+    result,
+    _seeds(request.config),
+    pictures={"attention": picture},
+  )
 
 
 def _recl(request: Request) -> Found:
@@ -201,7 +208,7 @@ def _recl(request: Request) -> Found:
     for index, name in enumerate(names):
       lengths = tuple(entry["recl"][index] for entry in result["recl"])
       rows[name] = Measured(lengths, num_parameters=counts[name])
-  return Found(rows, details, figures)
+  return Found(rows, details, _seeds(request.config)[:1], figures)
 
 
 def _speed(request: Request) -> Found:
@@ -213,7 +220,7 @@ def _speed(request: Request) -> Found:
     rows[str(row["attention_len"])] = Measured(
       (times,), num_parameters=result["num_parameters"]
     )
-  return Found(rows, result, {"time": eval_speed.draw(result)})
+  return Found(rows, result, figures={"time": eval_speed.draw(result)})
 
 
 def _attention(request: Request) -> Found:
@@ -227,7 +234,7 @@ def _attention(request: Request) -> Found:
     name: os.path.join(results, f"attention_{name}.png")
     for name in ("distance", "heads", "terms")
   }
-  return Found({}, result, pictures=pictures)
+  return Found({}, result, _seeds(request.config)[:1], pictures=pictures)
 
 
 def _sample(request: Request) -> Found:
@@ -240,16 +247,30 @@ def _sample(request: Request) -> Found:
     "sample": result["text"],
     "reference": result["reference"],
   }
-  return Found({}, result, texts=texts)
+  return Found({}, result, _seeds(request.config)[:1], texts=texts)
+
+
+def _seeds(config: schema.ExperimentConfig) -> tuple[int, ...]:
+  """The seeds of a comparison."""
+  return variants.seeds(config.analysis, own=config.seed)
 
 
 def _trials(request: Request) -> list[variants.Trial]:
-  """One training run for each variant: with the first rate and seed.
+  """One training run for each variant: with the first seed.
 
   Raises:
-    UserError: a variant is not one, it cannot be trained, or the analysis
-      cannot read it.
+    UserError: there are several learning rates, a variant is not one, it cannot
+      be trained, or the analysis cannot read it.
   """
+  analysis = request.config.analysis
+  if variants.chooses_rate(analysis):
+    raise errors.UserError(
+      f"{analysis.paper} trains each model once, and "
+      f"analysis.learning_rates={analysis.learning_rates} with "
+      f"analysis.max_learning_rates={analysis.max_learning_rates} would try "
+      "several rates: give one rate, or none for that of the experiment, and "
+      "--config.analysis.max_learning_rates=0."
+    )
   chosen = []
   for variant in _variants(request.config.analysis, request.config.train):
     changed = variants.configure(request.config, variant.changes)
@@ -257,13 +278,12 @@ def _trials(request: Request) -> list[variants.Trial]:
     rates = variants.start_rates(
       changed.analysis, own=changed.train.learning_rate
     )
-    seeds = variants.seeds(changed.analysis, own=changed.seed)
     trial = variants.trial(
       changed,
       variant.name,
       request.models,
       rate=rates[0],
-      seed=seeds[0],
+      seed=_seeds(changed)[0],
     )
     trials.check(trial)
     chosen.append(trial)

@@ -61,7 +61,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     "title": item.title,
     "dataset": config.data.name,
     "split": config.analysis.split,
-    "seeds": [*config.analysis.seeds] or [config.seed],
+    "seeds": [*found.seeds],
     **trials.provenance(),
     "columns": [*item.columns],
     "rows": [_entry(item, row, found.rows) for row in item.rows],
