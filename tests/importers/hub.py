@@ -3,9 +3,9 @@
 python -m tests.importers.hub FOLDER CACHE < ADDRESSES > RESULTS, both JSON: the
 models and datasets are FOLDER/OWNER/NAME/REVISION/..., and each is downloaded
 in turn. In place of an address, "offline" stops the server, "load ADDRESS"
-scores text, "import FORMAT ADDRESS" imports and scores text, "upload OWNER/NAME FOLDER" runs `hf upload`, "transformers
-OWNER/NAME" generates in PyTorch, and "prepare NAME ADDRESS" prepares a dataset
-in CACHE/NAME.
+scores text, "import FORMAT ADDRESS" imports and scores text, "upload OWNER/NAME
+FOLDER" runs `hf upload`, "transformers OWNER/NAME" generates in PyTorch, and
+"prepare NAME ADDRESS" prepares a dataset in CACHE/NAME.
 """
 
 import base64

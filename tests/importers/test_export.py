@@ -10,6 +10,7 @@ import huggingface_hub
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 import tokenizers
 
 import transformer_xl
@@ -327,6 +328,21 @@ def test_the_card_has_the_static_evaluations_of_these_parameters(tmp_path):
 
 def readme(folder):
   return (folder / "README.md").read_text()
+
+
+def test_the_card_counts_the_parameters_of_the_file(tmp_path):
+  """Training has softmaxes for further targets, which are not exported."""
+  auxiliary = {
+    "model.auxiliary.layers": "own",
+    "model.auxiliary.num_targets": 2,
+  }
+  run = saved_runs.write(tmp_path / "run", **auxiliary)
+  export_run.export(run, str(tmp_path / "exported"))
+  path = tmp_path / "exported/model.safetensors"
+  tensors = safetensors.numpy.load_file(path)
+  del tensors["transformer.pos_emb.inv_freq"]  # A constant.
+  count = sum(array.size for array in tensors.values())
+  assert f"with {count:,}\nparameters" in readme(tmp_path / "exported")
 
 
 def test_the_card_says_where_the_parameters_are_from(tmp_path):

@@ -110,7 +110,8 @@ def test_adapters_of_fewer_layers_than_the_base_are_no_adapters_of_it(
     return saved._replace(source=saved.source | {"num_layers": 3})
 
   monkeypatch.setattr(params_reader, "restore_saved", of_three_layers)
-  with pytest.raises(errors.UserError, match="2 of the 3 layers of .*=transfo"):
+  said = r"2 of the 3 layers of .*=transformers"
+  with pytest.raises(errors.UserError, match=said):
     export(workdir, tmp_path / "peft", "peft")
   assert not (tmp_path / "peft").exists()
 

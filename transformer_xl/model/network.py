@@ -283,6 +283,11 @@ def _boxed_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
   return model.init(key, tokens, tokens, state, method="draw")["params"]
 
 
+def predicting(params: shapes.PyTree) -> shapes.PyTree:
+  """Those without the auxiliary predictions, which training alone makes."""
+  return {name: tree for name, tree in params.items() if name != "auxiliary"}
+
+
 def num_parameters(params: shapes.PyTree) -> int:
   """The number of trained parameters; shared ones count once."""
   return sum(leaf.size for leaf in jax.tree.leaves(params))
