@@ -54,7 +54,7 @@ PROGRAM = """
 import sys
 
 for entry in about["functions"].values():
-  program = open(f"exported/{entry['file']}", "rb").read()
+  program = open(f"compiled/{entry['file']}", "rb").read()
   platforms = jax.export.deserialize(bytearray(program)).platforms
   assert list(platforms) == about["platforms"] == ["cpu", "tpu"]
 rows, prompt, count = json.load(sys.stdin)
@@ -110,7 +110,7 @@ def exported(tmp_path, **fields):
   """A run, and the configuration that it saved, exported beside it."""
   run = saved_runs.write(tmp_path / "run", **LENGTHS | fields)
   config = load.from_config_dict(load.saved(run))
-  target = str(tmp_path / "exported")
+  target = str(tmp_path / "compiled")
   result = export_run.run(config, run, target=target, format="stablehlo")
   assert result == {"format": "stablehlo", "target": target}
   return run
@@ -171,4 +171,4 @@ def test_without_flatbuffers_the_package_is_named(tmp_path, monkeypatch):
   monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
   with pytest.raises(errors.UserError, match=r"pip install .*stablehlo"):
     exported(tmp_path)
-  assert not (tmp_path / "exported").exists()
+  assert not (tmp_path / "compiled").exists()

@@ -127,6 +127,8 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
 def scoring(model: language_model.LanguageModel, *, num_lanes: int) -> Function:
   """The losses of a segment's targets, as `--mode=score` computes them.
 
+  That mode reads `config.score.prefix` before a text.
+
   `inputs` and `targets` are ids [B, T], and `nll` [B, T] is in nats.
   """
   reader = model.reader
