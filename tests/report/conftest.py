@@ -90,9 +90,13 @@ EXCERPT = {
   "num_reference_tokens": 30,
   "samples": [{"text": "drawn", "num_tokens": 40, "stopped": False}],
 }
+_TEXT = {"dataset": HOSTILE, "split": "test", "num_tokens": 2000}
 RECL = {
+  **_TEXT,
   "contexts": [4, 8, 12],
-  "models": [{"name": HOSTILE, "perplexity": [9.0, 8.0, 7.5]}],
+  "models": [
+    {"name": HOSTILE, "perplexity": [9.0, 8.0, 7.5], "checkpoint_step": 3}
+  ],
   "recl": [
     {
       **{"fraction": 0.1, "recl": [12], "is_reached": [False]},
@@ -101,6 +105,8 @@ RECL = {
   ],
 }
 ATTENTION = {
+  **_TEXT,
+  "checkpoint_step": 3,
   "attending_layers": [1, 2],
   "mean_distance": [[1.0, 2.0], [3.0, 4.0]],
   "memory_share_by_layer": [0.25, 0.5],

@@ -166,6 +166,35 @@ def test_a_click_on_a_token_shows_its_prediction(page):
   assert "Position 31, pinned" in details(page)
 
 
+def test_keys_alone_choose_tokens_and_heads(page):
+  tokens = page.find_element(by.By.ID, "tokens")
+  tokens.send_keys(keys.Keys.HOME)
+  assert "Position 1, pinned" in details(page)
+  assert tokens.get_attribute("aria-activedescendant") == "token-1"
+  tokens.send_keys(keys.Keys.END)
+  assert "Position 149, pinned" in details(page)
+  tokens.send_keys(keys.Keys.ESCAPE)
+  assert "Position 149." in details(page)
+  buttons = find(page, ".heads button")
+  assert len(buttons) == 4
+  buttons[3].send_keys(keys.Keys.ENTER)
+  assert "What layer 2, head 2 saw" in details(page)
+  focused = page.switch_to.active_element
+  assert focused.get_attribute("aria-label") == "layer 2, head 2"
+
+
+def test_paper_is_white_and_whole(page):
+  dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+  media = {"media": "print", "features": dark}
+  page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+  colour = "return getComputedStyle(document.body).backgroundColor"
+  assert page.execute_script(colour) == "rgb(255, 255, 255)"
+  tokens = page.find_element(by.By.ID, "tokens")
+  assert tokens.value_of_css_property("overflow-y") == "visible"
+  none = {"media": "", "features": []}
+  page.execute_cdp_cmd("Emulation.setEmulatedMedia", none)
+
+
 @pytest.mark.rest
 def test_pointing_at_a_token_shows_it_until_another_is_pointed_at(page):
   tokens = find(page, "#tokens span[data-at]")

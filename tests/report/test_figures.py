@@ -35,7 +35,7 @@ def test_every_run_is_in_every_figure(data_dir, tmp_path):
   assert len(made) == 4
   legend = made[0].legend[0].items
   assert [item.label.value for item in legend] == [
-    *("a", "a, validation", "rewound", "b", "b, validation"),
+    *("a", "rewound", "b"),
   ]
   (memory,) = figures.loss_by_memory(runs)
   assert len(memory.legend[0].items) == 2
@@ -62,10 +62,9 @@ def test_a_legend_is_below_the_figure_and_hides_nothing(data_dir, tmp_path):
   (legend,) = loss.legend
   assert legend in loss.below
   assert legend not in loss.center
-  assert loss.height > height + 60  # One row for each of five long names.
+  assert loss.height > height + 60  # One row for each of three long names.
   names = [item.label.value for item in legend.items]
   assert max(map(len, names)) < 40
-  assert names[1].endswith(", validation")
   assert not any(figure.legend for figure in others)
 
 
@@ -84,3 +83,53 @@ def test_a_run_without_a_log_has_no_figure(data_dir, tmp_path):
   write_run(data_dir, tmp_path, num_lines=0)
   (tmp_path / "metrics.jsonl").unlink()
   assert figures.training([run_history.read(str(tmp_path))]) == []
+
+
+def write_log(folder, *lines):
+  text = "".join(f"{json.dumps(line)}\n" for line in lines)
+  (folder / "metrics.jsonl").write_text(text)
+
+
+def test_a_constant_is_drawn_where_it_is(data_dir, tmp_path):
+  write_run(data_dir, tmp_path)
+  lines = [{"step": step, "learning_rate": 1e-3} for step in (1, 2, 3)]
+  write_log(tmp_path, *lines)
+  (rate,) = figures.training([run_history.read(str(tmp_path))])
+  assert figures.items([rate])
+  assert rate.y_range.default_span == 1e-3
+
+
+def test_a_single_point_is_seen(data_dir, tmp_path):
+  write_run(data_dir, tmp_path)
+  write_log(tmp_path, {"step": 4, "loss": 2.5, "gradient_norm": 1.5})
+  for figure in figures.training([run_history.read(str(tmp_path))]):
+    kinds = {type(drawn.glyph).__name__ for drawn in figure.renderers}
+    assert "Scatter" in kinds
+
+
+def test_a_scale_of_logarithms_leaves_zeros_out(data_dir, tmp_path):
+  write_run(data_dir, tmp_path)
+  norms = (2.0, 0.0, 3.0)
+  lines = [{"step": at, "gradient_norm": x} for at, x in enumerate(norms)]
+  write_log(tmp_path, *lines)
+  (norm,) = figures.training([run_history.read(str(tmp_path))])
+  assert [*norm.renderers[0].data_source.data["y"]] == [2.0, 3.0]
+  write_log(tmp_path, {"step": 1, "gradient_norm": 0.0})
+  assert not figures.training([run_history.read(str(tmp_path))])
+
+
+def test_long_names_of_many_runs_stay_different():
+  width = "experiment_with_a_long_name_of_width_{}_and_learning_rate_0.003"
+  names = [width.format(number) for number in range(12)]
+  assert figures.short_names(names) == [f"…{number}…" for number in range(12)]
+  equal = "x" * 30
+  names = [f"a{equal}{number}{equal}b" for number in range(3)]
+  names.append("something else")
+  short = figures.short_names(names)
+  assert len({*short}) == len(names)
+  assert max(map(len, short)) < 45
+  assert figures.short_names(["a", "ab"]) == ["a", "ab"]
+
+
+def test_more_runs_than_colours_have_other_colours():
+  assert len({*figures._colours(range(12))}) == 12

@@ -1,6 +1,9 @@
 """Numbers as a report writes and chooses them."""
 
+import json
+
 from tests import kinds
+from tests.report import conftest
 from transformer_xl.report import tables
 from transformer_xl.workdir import run_history
 
@@ -65,3 +68,37 @@ def test_a_run_that_does_not_know_its_text_names_that_of_its_loss():
   facts = tables.facts(run)
   assert ("Test loss, memory 8, of wikitext103", "3.0000 nats") in facts
   assert ("Parameters", "1,234") in facts
+
+
+def test_the_newest_step_counts_whose_loss_is_no_number(data_dir, tmp_path):
+  conftest.write_run(data_dir, tmp_path)
+  lines = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": None}]
+  for kept, steps in ((lines, "20 of "), (lines[1:], "20 of ")):
+    text = "".join(f"{json.dumps(line)}\n" for line in kept)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    found = dict(tables.facts(run_history.read(str(tmp_path))))
+    assert found["Steps"].startswith(steps)
+    assert found["Training loss"] == tables.NOT_A_NUMBER
+
+
+def test_large_numbers_are_not_written_out():
+  assert tables.text(5.54e34) == "5.54e+34"
+  assert tables.text(123456.7) == "123,457"
+
+
+def test_a_measurement_says_what_it_read():
+  attention = {
+    **{"dataset": "ptb", "split": "valid", "num_tokens": 2000},
+    "checkpoint_step": 60,
+  }
+  assert tables.measured_on(attention) == {
+    **{"text": "ptb, valid", "tokens": "2,000", "after step": "60"},
+  }
+  recl = {
+    **attention,
+    "dataset": "",
+    "models": [{"checkpoint_step": 60}, {"checkpoint_step": 80}],
+  }
+  del recl["checkpoint_step"]
+  assert tables.measured_on(recl)["after step"] == "60, 80"
+  assert tables.measured_on(recl)["text"] == "given"

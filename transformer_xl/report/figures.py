@@ -12,6 +12,7 @@ import jaxtyping as jt
 import numpy as np
 from bokeh import embed
 from bokeh import models
+from bokeh import palettes
 from bokeh import plotting
 
 from transformer_xl.workdir import metrics_log
@@ -66,15 +67,57 @@ def thinned(
 
 
 def training(runs: Sequence[run_history.History]) -> list[Figure]:
-  """Curves of the log by step; each figure has the curves of all runs."""
+  """Curves of the log by step; each figure has the curves of all runs.
+
+  Those of a single run are named after what they are, others after their run.
+  """
+  names = short_names([run.name for run in runs])
   figures = []
   for title, unit, field, scale in _CURVES:
     figure = _figure(title, unit, "step", y_axis_type=scale)
-    for run, colour in zip(runs, _colours(runs), strict=True):
-      _draw_run(figure, run, field, colour, is_alone=len(runs) == 1)
+    for run, name, colour in zip(runs, names, _colours(runs), strict=True):
+      alone = len(runs) == 1
+      _draw_run(figure, run, field, colour, name=None if alone else name)
     if figure.renderers:
       figures.append(figure)
   return figures
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+  """Names of at most `_LONGEST_NAME` characters, which stay different.
+
+  What all of them begin or end with is left out first, then the middle.
+  """
+  if len(names) < 2 or max(map(len, names)) <= _LONGEST_NAME:
+    return [*names]
+  start = _num_common(names)
+  rest = [name[start:] for name in names]
+  end = _num_common([name[::-1] for name in rest])
+  shorter = [name[: len(name) - end] for name in rest]
+  if all(shorter):
+    names = [f"{'…' * (start > 0)}{name}{'…' * (end > 0)}" for name in shorter]
+  cut = [_without_middle(name) for name in names]
+  if len({*cut}) < len({*names}):
+    cut = [
+      f"{number}: {_without_middle(name)}"
+      for number, name in enumerate(names, start=1)
+    ]
+  return cut
+
+
+def _num_common(names: Sequence[str]) -> int:
+  """The number of characters that all names begin with."""
+  at_each_place = zip(*names, strict=False)
+  common = itertools.takewhile(lambda found: len({*found}) == 1, at_each_place)
+  return sum(1 for _ in common)
+
+
+def _without_middle(name: str) -> str:
+  """A name, with an ellipsis in place of its middle if it is long."""
+  if len(name) <= _LONGEST_NAME:
+    return name
+  half = _LONGEST_NAME // 2
+  return f"{name[:half]}…{name[-half:]}"
 
 
 def _draw_run(
@@ -83,22 +126,27 @@ def _draw_run(
   field: str,
   colour: str,
   *,
-  is_alone: bool,
+  name: str | None,
 ) -> None:
-  """The curve of one run, its validation, and where it was interrupted."""
-  most = MOST_POINTS if is_alone else MOST_POINTS // 4
+  """The curve of one run, its validation, and where it was interrupted.
+
+  Curves are named after their run if it has a `name`.
+  """
+  most = MOST_POINTS if name is None else MOST_POINTS // 4
 
   def legend(label: str) -> Style:
     return {"legend_label": label} if field == "loss" else {}
 
-  x, y = thinned(*run.training(field), most=most)
+  x, y = run.training(field)
+  if isinstance(figure.y_scale, models.LogScale):  # It has no place for zeros.
+    x, y = x[y > 0], y[y > 0]
   if len(x):
-    style = legend("training" if is_alone else run.name)
-    figure.line(x, y, color=colour, line_width=1.6, **style)
+    style = legend(name or "training") | {"color": colour}
+    _draw_curve(figure, *thinned(x, y, most=most), style)
   x, y = thinned(*run.validation(), most=most)
   if len(x) and field == "loss":
-    style = legend("validation" if is_alone else f"{run.name}, validation")
-    style["color"] = COLOURS[1] if is_alone else colour
+    style = legend(name or "validation")
+    style["color"] = colour if name else COLOURS[1]
     figure.line(x, y, line_dash=[6, 3], line_width=1.6, **style)
     figure.scatter(x, y, size=5, **style)
   for steps, label, colour, dash in (
@@ -111,13 +159,23 @@ def _draw_run(
       figure.vspan(x=steps, line_width=1.3, **style)
 
 
+def _draw_curve(
+  figure: Figure, x: Sequence[float], y: Sequence[float], style: Style
+) -> None:
+  """A line; a single point has none, and is marked."""
+  figure.line(x, y, line_width=1.6, **style)
+  if len(x) == 1:
+    figure.scatter(x, y, size=6, **style)
+
+
 def loss_by_memory(
   runs: Sequence[run_history.History],
 ) -> list[Figure]:
   """Loss at each memory length that was evaluated; no figure without any."""
+  names = short_names([run.name for run in runs])
   curves = [
-    (label if len(runs) == 1 else f"{run.name}: {label}", curve)
-    for run in runs
+    (label if len(runs) == 1 else f"{name}: {label}", curve)
+    for run, name in zip(runs, names, strict=True)
     for label, curve in run.loss_by_memory().items()
   ]
   if not curves:
@@ -141,10 +199,10 @@ def effective_context(result: metrics_log.Json) -> list[Figure]:
   hardest = min(result["recl"], key=lambda entry: entry["fraction"])
   for index, (row, colour) in enumerate(zip(rows, _colours(rows), strict=True)):
     options: Style = {"color": colour, "legend_label": row["name"]}
-    perplexity.line(contexts, row["perplexity"], line_width=1.6, **options)
+    _draw_curve(perplexity, contexts, row["perplexity"], options)
     relative = hardest["relative_gains"][index]
     percent = [None if gain is None else 100 * gain for gain in relative]
-    gains.line(contexts[:-1], percent, line_width=1.6, **options)
+    _draw_curve(gains, contexts[:-1], percent, options)
   return [perplexity, gains]
 
 
@@ -179,10 +237,24 @@ def items(
       for drawn in figure.renderers
       if not isinstance(drawn.glyph, models.VSpan)  # It has no value.
     ]
+    _widen_if_flat(figure)
     # Only now do legends exist. Bokeh warns of changing one that does not.
     for legend in [*figure.legend]:
       _place_below(figure, legend)
   return [embed.json_item(figure) for figure in figures]
+
+
+def _widen_if_flat(figure: Figure) -> None:
+  """Gives a constant a range of its size; Bokeh's is 2, whatever its size."""
+  values = {
+    value
+    for drawn in figure.renderers
+    for value in drawn.data_source.data.get("y", ())
+    if value is not None and np.isfinite(value)
+  }
+  if len(values) == 1 and isinstance(figure.y_scale, models.LinearScale):
+    (value,) = values
+    figure.y_range.default_span = abs(float(value)) or 1.0
 
 
 def _place_below(figure: Figure, legend: Any) -> None:
@@ -192,10 +264,7 @@ def _place_below(figure: Figure, legend: Any) -> None:
   middle.
   """
   for item in legend.items:
-    name = item.label.value
-    if len(name) > _LONGEST_NAME:
-      half = _LONGEST_NAME // 2
-      item.label.value = f"{name[:half]}…{name[-half:]}"
+    item.label.value = _without_middle(item.label.value)
   longest = max(len(item.label.value) for item in legend.items)
   num_columns = max(1, 320 // (45 + 7 * longest))
   num_rows = -(-len(legend.items) // num_columns)
@@ -266,4 +335,6 @@ def _figure(
 
 
 def _colours(items: Sequence[object]) -> list[str]:
-  return [COLOURS[index % len(COLOURS)] for index in range(len(items))]
+  """A colour for each; of more than twenty, some have the same."""
+  colours = COLOURS if len(items) <= len(COLOURS) else palettes.Category20_20
+  return [colours[index % len(colours)] for index in range(len(items))]

@@ -193,12 +193,19 @@ def _page(
     },
     has_resumes=any(run.resumes() for run in runs),
     has_rewinds=any(run.rewinds() for run in runs),
-    num_figures={group: len(made) for group, made in items.items()},
+    titles={
+      group: [figure.title.text for figure in made]
+      for group, made in drawn.items()
+    },
     differences=tables.differences(runs) if len(runs) > 1 else None,
     times=times,
     colours=_COLOURS,
     cards=cards,
     recl=_of_result("recl", main, tables.effective_lengths),
+    measured_on={
+      name: _of_result(name, main, tables.measured_on)
+      for name in ("recl", "attention")
+    },
     text=text,
     sample=sample,
     configuration=tables.configuration(main),

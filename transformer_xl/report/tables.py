@@ -173,6 +173,20 @@ def differences(runs: Sequence[run_history.History]) -> Table:
   )
 
 
+def measured_on(result: metrics_log.Json) -> dict[str, str]:
+  """What an analysis of a run has read: its text, and after which update."""
+  step = result.get("checkpoint_step")
+  if step is None:
+    step = [model["checkpoint_step"] for model in result["models"]]
+  is_given = not result["dataset"]  # By `analysis.text`.
+  about = {
+    "text": "given" if is_given else f"{result['dataset']}, {result['split']}",
+    "tokens": result["num_tokens"],
+    "after step": step,
+  }
+  return {name: text(value) for name, value in about.items()}
+
+
 def effective_lengths(result: metrics_log.Json) -> Table:
   """The lengths that `recl.json` states, by share of the hardest tokens."""
   rows = []
@@ -192,15 +206,16 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
   loss = run.training("loss")
   valid = run.validation()
   found = [("Data", text(settings.get("config.data.name")))]
-  if len(loss.x):
+  lost = run.lost_steps()
+  last = max([*loss.x[-1:], *lost[-1:]], default=None)
+  if last is not None:
     total = text(settings.get("config.train.num_steps"))
-    found.append(("Steps", f"{loss.x[-1]:,} of {total}"))
+    found.append(("Steps", f"{last:,} of {total}"))
     tokens = run.training("tokens")
     if len(tokens.x):
       found.append(("Tokens read", text(int(tokens.y[-1]))))
-    newest = f"{loss.y[-1]:.4f} nats"
-    if max(run.lost_steps(), default=0) > loss.x[-1]:
-      newest = NOT_A_NUMBER
+    is_lost = last in lost
+    newest = NOT_A_NUMBER if is_lost else f"{loss.y[-1]:.4f} nats"
     found.append(("Training loss", newest))
   if len(valid.x):
     found.append(("Best validation loss", f"{valid.y.min():.4f} nats"))
@@ -295,7 +310,7 @@ def text(value: object) -> str:
   if isinstance(value, bool):
     return "yes" if value else "no"
   if isinstance(value, float):
-    return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.5g}"
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.5g}"
   if isinstance(value, int):
     return f"{value:,}"
   if isinstance(value, dict):

@@ -123,6 +123,7 @@ class Reader {
   span(piece, at) {
     const span = make("span", at ? "" : "before");
     span.dataset.at = at;
+    span.id = `token-${at}`;
     span.setAttribute("role", "option");
     for (const part of piece.split(/(\n|\t)/)) {
       if (part === "\n" || part === "\t") span.append(make("i", "mark", label(part)));
@@ -150,18 +151,26 @@ class Reader {
   }
 
   step(event) {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const at = this.at + by;
-    if (!by || at < 1 || at > this.text.num_tokens) return;
+    const last = this.text.num_tokens;
+    const at = {
+      ArrowRight: this.at + 1,
+      ArrowLeft: this.at - 1,
+      Home: 1,
+      End: last,
+      Escape: this.at,
+    }[event.key];
+    if (at === undefined || at < 1 || at > last) return;
     event.preventDefault();
-    this.isPinned = true;
+    this.isPinned = event.key !== "Escape";
     this.show(at);
     this.spans[at].scrollIntoView({ block: "nearest" });
   }
 
   choose(head) {
+    const hadFocus = this.details.contains(document.activeElement);
     this.head = head;
     this.show(this.at);
+    if (hadFocus) this.details.querySelector(".heads .chosen button").focus();
   }
 
   // The token at a position, as its last query predicted it.
@@ -180,6 +189,7 @@ class Reader {
       if (share) span.style.setProperty("--seen", share.toFixed(2));
       else span.style.removeProperty("--seen");
     });
+    this.tokens.setAttribute("aria-activedescendant", `token-${at}`);
     this.details.replaceChildren(...this.prediction(at), ...(has ? this.looks(query, keys) : this.untold()));
     const heads = this.details.querySelector(".heads");
     if (heads) {
@@ -230,7 +240,12 @@ class Reader {
       const row = make("tr", head === this.head ? "chosen" : "");
       row.title = this.attention.name(head);
       const [layer, number] = [Math.floor(head / this.attention.num_heads) + 1, (head % this.attention.num_heads) + 1];
-      row.append(make("td", "", `${layer} · ${number}`));
+      const chooser = make("button", "", `${layer} · ${number}`);
+      chooser.setAttribute("aria-label", row.title);
+      chooser.setAttribute("aria-pressed", head === this.head);
+      const first = make("td");
+      first.append(chooser);
+      row.append(first);
       bins.forEach((share, i) => {
         const cell = make("td", "cell");
         cell.style.setProperty("--mass", Math.sqrt(share).toFixed(2));
