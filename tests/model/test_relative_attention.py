@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.model.kernels import cases
@@ -50,6 +51,38 @@ def test_a_query_without_reach_sees_itself_alone(form):
   cases.assert_close(values, arrays["value"][:, SIZES[2] :])
 
 
+@pytest.mark.parametrize("form", cases.FORMS)
+@pytest.mark.parametrize(
+  "most", [*map(np.iinfo, (np.int8, np.int64, np.uint32, np.uint64)), 2**32]
+)
+def test_an_unlimited_reach_sees_everything_in_any_type(form, most):
+  arrays = cases.arguments(*SIZES)
+  shape = arrays["reach"].shape
+  num_keys = arrays["key"].shape[1]
+  arrays["reach"] = jnp.full(shape, num_keys - 1)
+  expected = _attend(form, None, **arrays)
+  number = most if isinstance(most, int) else most.max
+  kind = np.int64 if isinstance(most, int) else most.dtype
+  arrays["reach"] = np.full(shape, number, kind)
+  found = _attend(form, None, **arrays)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_a_mesh_with_explicit_axes_is_refused():
+  """By one device as by many: the type is that of the axes."""
+  arrays = cases.arguments(*SIZES)
+  mesh = jax.make_mesh((1,), ("data",))
+  assert mesh.axis_types == (jax.sharding.AxisType.Explicit,)
+  with jax.set_mesh(mesh), pytest.raises(errors.UserError, match="Auto"):
+    _attend("xla", None, **arrays)
+
+
+def test_a_mode_of_64_bits_is_refused():
+  arrays = cases.arguments(*SIZES)
+  with jax.enable_x64(True), pytest.raises(errors.UserError, match="64-bit"):
+    _attend("xla", None, **arrays)
+
+
 def test_bfloat16_stays_bfloat16():
   arrays = cases.arguments(*SIZES, dtype=jnp.bfloat16)
   values = _attend("auto", None, **arrays)
@@ -84,11 +117,29 @@ WRONG = {
     {"reach": jnp.zeros((2, 17))},
     "reach is float32",
   ),
+  "a list for values": ({"value": [[1.0]]}, "value is a list; it must be an"),
+  "no queries": (
+    {"query": jnp.zeros((2, 0, 2, 8))},
+    "query has the shape [2, 0, 2, 8]; no size may be 0",
+  ),
+  "a rate alone": ({"dropout": 0.1}, "must be extend.AttentionDropout(rate, "),
+  "a rate of JAX": (
+    {
+      "dropout": extend.AttentionDropout(
+        jnp.float32(0.1), jnp.zeros((2, 2), jnp.int32)
+      ),
+    },
+    "it must be a number of Python in [0, 1)",
+  ),
+  "seeds in a list": (
+    {"dropout": extend.AttentionDropout(0.1, [[1, 2], [3, 4]])},
+    "the seeds of dropout are a list",
+  ),
   "a rate of one": (
     {
       "dropout": extend.AttentionDropout(1.0, jnp.zeros((2, 2), jnp.int32)),
     },
-    "it must be in [0, 1)",
+    "it must be a number of Python in [0, 1)",
   ),
   "one seed for all lanes": (
     {"dropout": extend.AttentionDropout(0.1, jnp.zeros(2, jnp.int32))},

@@ -11,9 +11,12 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import precision
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
@@ -44,10 +47,12 @@ def relative_attention(
   of memory, which may be none, and then those of the segment. The last query
   and the last key belong to the same token.
 
-  All arguments but `reach` and the seeds of dropout have gradients. A gradient
-  stops at memory where the caller stops it, as in
+  All arguments but `reach` and the seeds of dropout have gradients, which
+  themselves have none, and are computed in reverse only (`jax.grad`). A
+  gradient stops at memory where the caller stops it, as in
   `jax.lax.stop_gradient(memory)`. Under `jax.set_mesh` the axes "data" and
-  "fsdp" split lanes, and "tensor" heads; other axes do not split anything.
+  "fsdp" split lanes, and "tensor" heads; other axes do not split anything. They
+  have the type `jax.sharding.AxisType.Auto`.
 
   Args:
     query: [B, T, H, Dh], in float32 or bfloat16. Products are added up in
@@ -59,8 +64,9 @@ def relative_attention(
     u: [H, Dh], of any type; zeros for a score without it.
     v: the same.
     reach: [B, T], the largest distance that each query sees. Keys beyond it
-      have no effect, whatever finite numbers they hold. A token always sees
-      itself: below 0 counts as 0. From K - 1 on it sees everything before it.
+      have no effect, whatever finite numbers they hold, and none on gradients
+      unless products with their values overflow. A token always sees itself:
+      below 0 counts as 0. From K - 1 on it sees everything before it.
     dropout: `extend.AttentionDropout(rate, seeds)` drops attention weights and
       divides those that stay by 1 - rate. Which ones follows from the seed of
       lane and head, int32 [B, H], and from the positions of query and key, on
@@ -74,9 +80,12 @@ def relative_attention(
     [B, T, H, Dh], in the type of the queries.
 
   Raises:
-    UserError: shapes or types do not fit together, or there is no such
-      implementation or rate.
+    UserError: shapes or types do not fit together, there is no such
+      implementation or rate, axes of the mesh have another type, or JAX is in
+      its 64-bit mode.
   """
+  precision.require_32_bits()
+  mesh_lib.current()  # Refuses axes of another type.
   arrays = {
     "query": query,
     "key": key,
@@ -98,8 +107,7 @@ def relative_attention(
   factors = scores.ScoreFactors(
     query=query,
     key=key,
-    # A query that sees nothing would see everything.
-    reach=jnp.maximum(reach, 0).astype(jnp.int32),
+    reach=_in_range(reach, key.shape[1]),
     distance=scores.DistanceTerms(keys=position_key, biases=(u, v)),
   )
   return dispatch.relative_attention(
@@ -107,8 +115,25 @@ def relative_attention(
   )
 
 
+def _in_range(reach: jax.Array, num_keys: int) -> jax.Array:
+  """The distances in int32, from 0 on and at most to the first key.
+
+  A query that sees nothing would see everything. Arrays of NumPy may have 64
+  bits, of which JAX would take the lower ones.
+  """
+  most = min(num_keys - 1, jnp.iinfo(reach.dtype).max)
+  clip = np.clip if isinstance(reach, np.ndarray) else jnp.clip
+  return jnp.asarray(clip(reach, 0, most), jnp.int32)
+
+
 def _check_shapes(arrays: Mapping[str, jax.Array]) -> None:
   """Raises a UserError unless all arrays fit the queries and the keys."""
+  for name, array in arrays.items():
+    if not isinstance(array, jax.Array | np.ndarray):
+      raise errors.UserError(
+        f"{name} is a {type(array).__name__}; it must be an array of JAX or "
+        "NumPy"
+      )
   query, key = arrays["query"].shape, arrays["key"].shape
   if len(query) != 4 or len(key) != 4:
     raise errors.UserError(
@@ -117,6 +142,10 @@ def _check_shapes(arrays: Mapping[str, jax.Array]) -> None:
     )
   lanes, num_queries, heads, width = query
   num_keys = key[1]
+  if 0 in query:
+    raise errors.UserError(
+      f"query has the shape {list(query)}; no size may be 0"
+    )
   if num_keys < num_queries:
     raise errors.UserError(
       f"there are {num_queries} queries and {num_keys} keys; there must be at "
@@ -158,11 +187,21 @@ def _check_dropout(
   dropout: dropout_lib.AttentionDropout, *, lanes: int, heads: int
 ) -> None:
   """Raises a UserError unless each lane and head has a seed, and a rate."""
-  if not 0 <= dropout.rate < 1:
+  if not isinstance(dropout, dropout_lib.AttentionDropout):
     raise errors.UserError(
-      f"the rate of dropout is {dropout.rate}; it must be in [0, 1)"
+      f"dropout is {dropout!r}; it must be extend.AttentionDropout(rate, seeds)"
+    )
+  if not isinstance(dropout.rate, int | float) or not 0 <= dropout.rate < 1:
+    raise errors.UserError(
+      f"the rate of dropout is {dropout.rate!r}; it must be a number of Python "
+      "in [0, 1), which each program is compiled for"
     )
   seeds = dropout.seeds
+  if not isinstance(seeds, jax.Array | np.ndarray):
+    raise errors.UserError(
+      f"the seeds of dropout are a {type(seeds).__name__}; they must be an "
+      "array of JAX or NumPy"
+    )
   if seeds.shape != (lanes, heads) or seeds.dtype != jnp.int32:
     raise errors.UserError(
       f"the seeds of dropout are {seeds.dtype}{list(seeds.shape)}; they must "

@@ -49,7 +49,8 @@ class Inputs(NamedTuple):
     query: of the segment.
     key: by slot.
     value: by slot.
-    reach: the largest distance that each query may see, below R - T + 1.
+    reach: the largest distance that each query may see: R - T + i at most for
+      query i.
     slot: of the first query's own key.
     position_key: keys of distances; without them, scores have no such term.
     distance: the other terms that depend on the distance.
