@@ -18,6 +18,7 @@ from jax import NamedSharding
 from jax import P
 from jax.experimental import mesh_utils
 
+from transformer_xl import errors
 from transformer_xl import mesh_axes
 from transformer_xl import shapes
 
@@ -246,9 +247,26 @@ def dividing_axes(
   return names or None
 
 
+def current() -> jax.sharding.AbstractMesh:
+  """The mesh of `jax.set_mesh`, whose axes the compiler may use as it likes.
+
+  Raises:
+    UserError: they are explicit, as `jax.make_mesh` makes them by default.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if jax.sharding.AxisType.Explicit in mesh.axis_types:
+    names = ", ".join(mesh.axis_names)
+    raise errors.UserError(
+      f"the axes of the mesh ({names}) are explicit, and layers leave it to "
+      "the compiler how arrays are split: make it with jax.make_mesh(SHAPE, "
+      f"NAMES, axis_types=(jax.sharding.AxisType.Auto,) * {len(mesh.axis_names)})."
+    )
+  return mesh
+
+
 def lane_axes(lanes: int) -> tuple[str, ...] | None:
   """The axes of the current mesh that shard a batch of lanes; None for none."""
-  mesh = jax.sharding.get_abstract_mesh()
+  mesh = current()
   if mesh.manual_axes:  # Inside `shard_map`, a device sees its own lanes only.
     return None
   return dividing_axes(lanes, LANES, mesh.shape)
@@ -256,7 +274,7 @@ def lane_axes(lanes: int) -> tuple[str, ...] | None:
 
 def lane_groups(lanes: int) -> int:
   """Number of shards of a batch of lanes on the current mesh."""
-  mesh = jax.sharding.get_abstract_mesh()
+  mesh = current()
   return math.prod(mesh.shape[name] for name in lane_axes(lanes) or ())
 
 

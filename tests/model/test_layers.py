@@ -9,6 +9,7 @@ from flax.nnx import bridge
 
 from tests import kinds
 from tests import tiny
+from transformer_xl import errors
 from transformer_xl.config import registry
 from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import layers_reader
@@ -153,6 +154,37 @@ def test_a_reader_with_fixed_parameters_gives_the_same_in_any_steps(config):
     rtol=2e-4,
     atol=2e-5,
   )
+
+
+@pytest.mark.parametrize(("step_len", "most"), [(0, 3), (2, 2)])
+def test_a_reader_refuses_a_step_that_is_too_long_for_it(step_len, most):
+  """Its ring of keys would be written in other places."""
+  config = tiny.model_config()
+  vectors, params = inputs(config)
+  reader = layers_reader.LayersReader(
+    config,
+    mem_len=8,
+    segment_len=3,
+    clamp_len=0,
+    same_length=False,
+    step_len=step_len,
+  )
+  frozen = reader.freeze(params)
+  state = reader.start(frozen, batch_size=tiny.LANES)
+  said = f"{most + 1} vectors and this reader takes {most} at most"
+  with pytest.raises(errors.UserError, match=said):
+    reader.read(frozen, state, vectors[:, : most + 1])
+  reader.read(frozen, state, vectors[:, :most])
+
+
+def test_layers_refuse_explicit_axes_and_64_bits():
+  config = tiny.model_config()
+  vectors, params = inputs(config)
+  mesh = jax.make_mesh((1,), ("data",))
+  with jax.set_mesh(mesh), pytest.raises(errors.UserError, match="Auto"):
+    read(config, params, vectors, empty(config))
+  with jax.enable_x64(True), pytest.raises(errors.UserError, match="64-bit"):
+    read(config, params, vectors, empty(config))
 
 
 @pytest.mark.parametrize("name", registry.mixers)

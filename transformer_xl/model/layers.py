@@ -22,6 +22,7 @@ from jax import P
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import precision
 from transformer_xl.config import schema
 from transformer_xl.model import block
 from transformer_xl.model import dropout as dropout_lib
@@ -76,6 +77,7 @@ class Layers(nn.Module):
 
   def setup(self) -> None:
     """Names the submodules and the parameters that layers share."""
+    precision.require_32_bits()
     config = self.config
     self.biases = encodings.of(config).shared_biases(self)
     self.layers = block.scanned(config, self.settings)

@@ -21,8 +21,10 @@ import jax.numpy as jnp
 import jaxtyping as jt
 from jax import P
 
+from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import precision
 from transformer_xl.config import schema
 from transformer_xl.model import block
 from transformer_xl.model import layers as layers_lib
@@ -137,7 +139,11 @@ class LayersReader:
     """Computes everything that does not depend on the vectors.
 
     `params` are those of `Layers`, or of a network.
+
+    Raises:
+      UserError: JAX is in its 64-bit mode.
     """
+    precision.require_32_bits()
     outside = {name: tree for name, tree in params.items() if name != "layers"}
     # Not compiled, which would copy what is not cast.
     outside = parameters.in_compute_type(outside, self.config)
@@ -229,7 +235,17 @@ class LayersReader:
         segments of all lengths share one compiled function. No token looks back
         as far as the slots of padding, which are the next to be written. With
         it, there are no resets.
+
+    Raises:
+      UserError: there are more vectors than a step may have.
     """
+    num_vectors = vectors.shape[1]
+    if num_vectors > self._step_len:
+      raise errors.UserError(
+        f"a step has {num_vectors} vectors and this reader takes "
+        f"{self._step_len} at most (segment_len, or step_len): read them in "
+        "parts."
+      )
     layers = self._bound(frozen.outside)
     shared = layers_lib.share(state.length, resets, vectors.shape[:2])
     shared = shared._replace(

@@ -255,7 +255,7 @@ def _split(*, lanes: int, heads: int) -> _Split:
 
   Inside `shard_map` nothing is split any further.
   """
-  mesh = jax.sharding.get_abstract_mesh()
+  mesh = mesh_lib.current()
   if mesh.size <= 1 or mesh.manual_axes:
     return _Split()
   by_head = mesh_lib.dividing_axes(heads, ("tensor",), mesh.shape)
