@@ -256,10 +256,11 @@ def current() -> jax.sharding.AbstractMesh:
   mesh = jax.sharding.get_abstract_mesh()
   if jax.sharding.AxisType.Explicit in mesh.axis_types:
     names = ", ".join(mesh.axis_names)
+    number = len(mesh.axis_names)
     raise errors.UserError(
       f"the axes of the mesh ({names}) are explicit, and layers leave it to "
       "the compiler how arrays are split: make it with jax.make_mesh(SHAPE, "
-      f"NAMES, axis_types=(jax.sharding.AxisType.Auto,) * {len(mesh.axis_names)})."
+      f"NAMES, axis_types=(jax.sharding.AxisType.Auto,) * {number})."
     )
   return mesh
 
