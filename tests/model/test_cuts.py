@@ -4,8 +4,9 @@ But for mixers that write or compress once a segment, and encodings that count
 from its start.
 """
 
+import functools
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,23 +20,28 @@ MEMORY = 3
 CUTS = [[12], [4] * 3, [4] + [1] * 8]
 
 
-def log_probs(config, cuts):
-  """Of a text that is read in these steps, [T, V]."""
+@functools.cache
+def start(config, segment_len):
+  """How a text is read, the parameters as they are read, and the state."""
   reader = reader_lib.Reader(
     config,
     mem_len=MEMORY,
-    segment_len=cuts[0],
+    segment_len=segment_len,
     clamp_len=0,
     same_length=True,
     step_len=LENGTH,
   )
-  frozen = reader.freeze(tiny.params(config))
-  state = reader.start(frozen, batch_size=1)
+  frozen = jax.jit(reader.freeze)(tiny.params(config))
+  return jax.jit(reader.step), frozen, reader.start(frozen, batch_size=1)
+
+
+def log_probs(config, cuts):
+  """Of a text that is read in these steps, [T, V]."""
+  read, frozen, state = start(config, cuts[0])
   tokens = np.random.default_rng(2).integers(config.vocab_size, size=LENGTH)
-  read = jax.jit(reader.step)
   result = []
-  for part in np.split(tokens, np.cumsum(cuts)[:-1]):
-    step, state = read(frozen, state, jnp.asarray(part[None], jnp.int32))
+  for part in np.split(tokens.astype(np.int32), np.cumsum(cuts)[:-1]):
+    step, state = read(frozen, state, part[None])
     result.append(np.asarray(step[0]))
   return np.concatenate(result)
 
