@@ -172,7 +172,14 @@ def abstract_state(recipe: schema.Recipe) -> step.Carry:
 
 @functools.cache
 def _abstract_state(recipe: schema.Recipe) -> step.Carry:
-  return jax.eval_shape(lambda: (init_state(recipe), init_memory(recipe)))
+  params = network.abstract_params(recipe.model)  # Traced once for each model.
+  if lora.settings(recipe.train):
+    params = _taken(params, recipe)
+
+  def create(params: shapes.PyTree) -> step.Carry:
+    return init_state(recipe, params), init_memory(recipe)
+
+  return jax.eval_shape(create, params)
 
 
 def placed_state(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:
