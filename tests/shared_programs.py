@@ -51,8 +51,12 @@ def sharing() -> Iterator[None]:
 
 
 def _usual(recipe: schema.Recipe) -> schema.Recipe:
-  """A recipe with the usual intervals between updates."""
+  """A recipe with the usual intervals between updates, and no source."""
   train = dataclasses.replace(recipe.train, **_BETWEEN_UPDATES)
+  if train.init_rest == "refuse":  # Else the source says what is drawn.
+    train = dataclasses.replace(
+      train, init_from="", init_checkpoint="latest", init_parameters="raw"
+    )
   return dataclasses.replace(recipe, train=train)
 
 
