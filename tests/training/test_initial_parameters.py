@@ -1,6 +1,7 @@
 """A new run starts from the parameters of another, and from nothing else."""
 
 import dataclasses
+import functools
 import json
 import operator
 import os
@@ -154,6 +155,18 @@ def imported(data_dir, tmp_path_factory):
   return workdir
 
 
+@pytest.fixture(scope="module")
+def run_of(data_dir, tmp_path_factory):
+  """Writes one run for each pattern of layers: its folder, its configuration."""
+
+  @functools.cache
+  def write(*layers):
+    folder = str(tmp_path_factory.mktemp("run_of"))
+    return folder, runs.write(data_dir, folder, **{"model.layers": layers})
+
+  return write
+
+
 class FitsError(Exception):
   """The configuration and the vocabulary were found to fit."""
 
@@ -213,6 +226,10 @@ def test_a_field_of_a_mixer_or_an_encoding_says_how_free_it_is(name):
   assert found == oracles.get(name, "TRANSFER", {})
 
 
+def shapes(config):
+  return jax.tree.map(jnp.shape, network.abstract_params(config.model))
+
+
 @pytest.mark.parametrize(
   ("name", "field"),
   [
@@ -222,19 +239,14 @@ def test_a_field_of_a_mixer_or_an_encoding_says_how_free_it_is(name):
   ],
 )
 def test_what_a_mixer_remembers_may_differ_where_parameters_fit(
-  name, field, data_dir, tmp_path
+  name, field, data_dir, run_of
 ):
-  layers = {"model.layers": (name,)}
-  own = runs.write(data_dir, str(tmp_path), **layers)
+  folder, own = run_of(name)
   value = oracles.get(name, "VALUES")[field][0]
-  updates = {f"model.{name}.{field}": value, "train.init_from": str(tmp_path)}
-  config = corpus.config(data_dir, **layers | updates)
-  shapes = [
-    jax.tree.map(jnp.shape, network.abstract_params(one.model))
-    for one in (own, config)
-  ]
+  changes = {f"model.{name}.{field}": value, "train.init_from": folder}
+  config = corpus.config(data_dir, **{"model.layers": (name,)} | changes)
   free = oracles.get(name, "TRANSFER")[field] == "same_shapes"
-  if free and shapes[0] == shapes[1]:
+  if free and shapes(own) == shapes(config):
     params, _ = load(config)
     expected = tiny.params(own.model)
     jax.tree.map(np.testing.assert_array_equal, params, expected)
@@ -261,10 +273,10 @@ def test_what_a_mixer_remembers_may_differ_where_parameters_fit(
   ],
 )
 def test_what_layers_remember_may_differ_where_parameters_fit(
-  data_dir, tmp_path, layers, changes, fits
+  data_dir, run_of, layers, changes, fits
 ):
-  own = runs.write(data_dir, str(tmp_path), **{"model.layers": layers})
-  updates = {"model.layers": layers, "train.init_from": str(tmp_path)}
+  folder, own = run_of(*layers)
+  updates = {"model.layers": layers, "train.init_from": folder}
   config = corpus.config(data_dir, **updates | changes)
   if fits:
     params, _ = load(config)
@@ -366,8 +378,9 @@ def test_new_symbols_are_added(imported, data_dir, tmp_path, monkeypatch):
   params, record = load(config)
   assert record["new_symbols"] == 2
   old = dataclasses.replace(config.model, vocab_size=len(symbols) - 2)
-  expected = initial_parameters.add_symbols(tiny.params(old), old, 2)
-  # Compiled and not.
+  add = functools.partial(initial_parameters.add_symbols, config=old, count=2)
+  expected = jax.jit(add)(tiny.params(old))
+  # Compiled with shardings and without.
   comparison.assert_close(params, expected, roundings=10)
   assert params["softmax"]["bias"].shape == (len(symbols),)
 
@@ -456,8 +469,7 @@ def test_predictions_of_training_alone_stay_behind_or_are_drawn(
   jax.tree.map(np.testing.assert_array_equal, params, given)
 
 
-def test_other_sizes_are_refused_whatever_is_drawn(data_dir, tmp_path):
-  runs.write(data_dir, str(tmp_path))
-  updates = {"model.ff_dim": 20, "train.init_from": str(tmp_path)}
+def test_other_sizes_are_refused_whatever_is_drawn(data_dir, imported):
+  updates = {"model.ff_dim": 20, "train.init_from": imported}
   with pytest.raises(errors.UserError, match=r"model\.ff_dim is "):
     load(corpus.config(data_dir, **updates | REST))
