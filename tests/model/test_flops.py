@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,12 +48,13 @@ def layer_config(name, **updates):
   return tiny.model_config(**sizes | shared | updates)
 
 
-def visible_pairs(config, reading):
+def pairs_and_parameters(config, reading):
   """Pairs of query and key a token, by the masks of a layer with a full state.
 
-  Results are the pairs of attention in the layer, "near", and those that the
+  The pairs are those of attention in the layer, "near", and those that the
   mixer's own file names. They are means over the tokens of whole segments in
-  which the state comes round again.
+  which the state comes round again. Of the mixer's parameters, there are the
+  shapes.
   """
   name = config.layers[0]
   kind = registry.mixers[name]
@@ -65,6 +67,7 @@ def visible_pairs(config, reading):
     config, batch_size=1, mem_len=reading.mem_len, step_len=step_len
   )
   masks = {}
+  shapes = {}
 
   @jax.jit
   def read(scalars, length, position):
@@ -84,9 +87,11 @@ def visible_pairs(config, reading):
       ),
     )
     with watched(masks):
-      (_, kept), _ = module.init_with_output(
-        jax.random.key(0), hidden, full, shared, mixer_lib.identity
+      # Keys of this kind compile faster.
+      (_, kept), variables = module.init_with_output(
+        jax.random.key(0, impl="rbg"), hidden, full, shared, mixer_lib.identity
       )
+    shapes.update(jax.eval_shape(lambda: nn.unbox(variables["params"])))
     if kept.inspected is not None:
       num_keys = kept.inspected.key.shape[1]
       near = attention_lib.visible_keys(kept.inspected.reach, num_keys)
@@ -101,9 +106,7 @@ def visible_pairs(config, reading):
   for start in range(0, warmup + counted, step_len - reading.context_len):
     position = start % reading.segment_len
     length = 0 if reading.context_len else start
-    scalars, found = read(
-      scalars, jnp.full((1,), length, jnp.int32), jnp.int32(position)
-    )
+    scalars, found = read(scalars, np.int32([length]), np.int32(position))
     if start < warmup:
       continue
     for name, keys in found.items():
@@ -112,7 +115,7 @@ def visible_pairs(config, reading):
         sums[name] += 0 if position else num_keys.sum() / counted
       else:
         sums[name] += num_keys[reading.context_len :].sum() / counted
-  return sums
+  return sums, shapes
 
 
 def counted_by_hand(config, reading, score_products):
@@ -122,7 +125,7 @@ def counted_by_hand(config, reading, score_products):
   file says how often it multiplies, and every visible pair one for each channel
   and product.
   """
-  pairs = visible_pairs(config, reading)
+  pairs, params = pairs_and_parameters(config, reading)
   # Keys of distances are those of all tokens.
   times = {"position": 0, "distances": 0}
   total = 0.0
@@ -130,11 +133,10 @@ def counted_by_hand(config, reading, score_products):
     more, own_times = own(config, reading, pairs)
     total += 2 * more
     times |= own_times
-  params = network.abstract_params(config)["layers"]["0"][config.layers[0]]
   for path, leaf in jax.tree.leaves_with_path(params):
     names = [entry.key for entry in path]
-    if leaf.ndim < 3 or names[-1].endswith(("bias", "scale")):
-      continue  # The first axis is that of layers.
+    if leaf.ndim < 2 or names[-1].endswith(("bias", "scale")):
+      continue
     total += 2 * leaf.size * times.get(names[0], 1)
   width = config.num_heads * config.head_dim
   total += 2 * width * score_products * pairs["near"]
