@@ -157,7 +157,7 @@ def imported(data_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_of(data_dir, tmp_path_factory):
-  """Writes one run for each pattern of layers: its folder, its configuration."""
+  """Writes a run for a pattern of layers: its folder, its configuration."""
 
   @functools.cache
   def write(*layers):
