@@ -67,6 +67,25 @@ def exported(folder, **fields):
   return run, folder / "exported"
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory):
+  """An exported folder."""
+  _, folder = exported(tmp_path_factory.mktemp("unchanged"))
+  return folder
+
+
+@pytest.fixture
+def folder(unchanged, tmp_path):
+  """A copy, to be changed."""
+  return shutil.copytree(unchanged, tmp_path / "exported")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+  """A run of the usual layers."""
+  return saved_runs.write(tmp_path_factory.mktemp("plain") / "run")
+
+
 @pytest.mark.parametrize(
   "kind",
   [
@@ -180,9 +199,12 @@ def test_no_field_of_a_model_is_lost_in_silence(path):
   ],
   ids=str,
 )
-def test_other_layers_are_refused_in_one_line(tmp_path, fields):
+def test_other_layers_are_refused_in_one_line(plain, tmp_path, fields):
+  """By the configuration: the parameters are not theirs."""
   model = {f"model.{name}": value for name, value in fields.items()}
-  run = saved_runs.write(tmp_path / "run", **model)
+  run = str(shutil.copytree(plain, tmp_path / "run"))
+  config = load.from_config_dict(load.saved(run))
+  run_record.record(load.changed(config, model), run)
   target = tmp_path / "exported"
   with pytest.raises(errors.UserError, match="cannot be exported") as caught:
     export_run.export(run, str(target))
@@ -190,10 +212,9 @@ def test_other_layers_are_refused_in_one_line(tmp_path, fields):
   assert not target.exists()
 
 
-def test_a_target_has_to_be_named(tmp_path):
-  run = saved_runs.write(tmp_path / "run")
+def test_a_target_has_to_be_named(plain):
   with pytest.raises(errors.UserError, match="--target is empty"):
-    export_run.export(run, "")
+    export_run.export(plain, "")
 
 
 @pytest.mark.rest
@@ -225,8 +246,7 @@ def test_the_mode_takes_lengths_and_states_its_result(tmp_path):
     {"train": {"tracker": "wandb"}},
   ],
 )
-def test_a_foreign_folder_sets_no_other_fields(tmp_path, entry):
-  _, folder = exported(tmp_path)
+def test_a_foreign_folder_sets_no_other_fields(folder, entry):
   path = folder / "config.json"
   fields = json.loads(path.read_text()) | {"transformer_xl": entry}
   path.write_text(json.dumps(fields))
@@ -245,8 +265,7 @@ def test_several_processes_do_not_export_together(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["segment_len", "mem_len"])
-def test_a_length_that_was_edited_once_of_twice_is_refused(tmp_path, name):
-  _, folder = exported(tmp_path)
+def test_a_length_that_was_edited_once_of_twice_is_refused(folder, name):
   path = folder / "config.json"
   fields = json.loads(path.read_text())
   fields[name] += 1
@@ -261,9 +280,8 @@ def test_a_length_that_was_edited_once_of_twice_is_refused(tmp_path, name):
 
 
 @pytest.mark.rest
-def test_the_rules_of_huggingface_would_score_otherwise(tmp_path):
+def test_the_rules_of_huggingface_would_score_otherwise(folder):
   """Without our entry, memory starts from zeros and the window is shorter."""
-  _, folder = exported(tmp_path)
   before = transformer_xl.load(folder).score(TEXTS["byte"])[0].nll
   path = folder / "config.json"
   fields = json.loads(path.read_text())
@@ -394,9 +412,8 @@ def remove_all(path):
 
 
 @pytest.mark.parametrize("harm", [remove, damage, remove_all])
-def test_a_folder_without_its_vocabulary_names_no_other_command(tmp_path, harm):
+def test_a_folder_without_its_vocabulary_names_no_other_command(folder, harm):
   """`load` has no flags, and nothing was prepared here."""
-  _, folder = exported(tmp_path)
   harm(folder / "vocabulary" / "meta.json")
   with pytest.raises(errors.UserError, match=r"restore it|put its file") as one:
     transformer_xl.load(folder)
@@ -404,9 +421,8 @@ def test_a_folder_without_its_vocabulary_names_no_other_command(tmp_path, harm):
   assert "with --vocabulary" not in str(one.value)
 
 
-def test_the_words_alone_are_not_the_vocabulary_of_an_export(tmp_path):
+def test_the_words_alone_are_not_the_vocabulary_of_an_export(tmp_path, folder):
   """They lack the case and the roles, which would give other numbers."""
-  _, folder = exported(tmp_path)
   (folder / "vocabulary").rename(tmp_path / "vocabulary")
   words = (f"{number}\n" for number in range(256))
   (folder / "vocab.txt").write_text("".join(words))
@@ -414,8 +430,7 @@ def test_the_words_alone_are_not_the_vocabulary_of_an_export(tmp_path):
     transformer_xl.load(folder)
 
 
-def test_a_run_without_evaluations_says_so(tmp_path):
-  _, folder = exported(tmp_path)
+def test_a_run_without_evaluations_says_so(folder):
   read = huggingface_hub.ModelCard.load(folder / "README.md")
   assert "It was not evaluated." in read.text
   assert read.data.library_name == "transformer_xl"
@@ -425,8 +440,7 @@ def test_a_run_without_evaluations_says_so(tmp_path):
 @pytest.mark.parametrize(
   "entry", [5, {"model": {"dtype": 3}}, {"model": {"colour": 1}}, {"score": 1}]
 )
-def test_a_damaged_entry_is_one_line(tmp_path, entry):
-  _, folder = exported(tmp_path)
+def test_a_damaged_entry_is_one_line(folder, entry):
   path = folder / "config.json"
   fields = json.loads(path.read_text()) | {"transformer_xl": entry}
   path.write_text(json.dumps(fields))
@@ -459,9 +473,8 @@ def test_a_model_in_bfloat16_stays_in_it(tmp_path):
   ],
 )
 def test_options_that_contradict_the_tensors_are_one_line(
-  tmp_path, name, value, message
+  folder, name, value, message
 ):
-  _, folder = exported(tmp_path)
   path = folder / "config.json"
   fields = json.loads(path.read_text())
   fields["transformer_xl"]["model"][name] = value
