@@ -127,13 +127,16 @@ def test_a_dataset_is_described_by_its_name_alone(tmp_path):
     *("--dataset=text", f"--source={tmp_path}/text.txt", "--name=mine"),
   )
   assert prepared.returncode == 0, prepared.stderr
+  assert prepared.stdout == f"{tmp_path / 'data' / 'mine'} is ready\n"
   shown = command(tmp_path, "--name=mine", "--describe")
   assert shown.returncode == 0, shown.stderr
   assert "/mine: text, a token is a byte" in shown.stdout
 
 
 def test_help_begins_with_your_own_text_and_names_no_folder_here(tmp_path):
-  shown = command(tmp_path, "--help").stdout
+  result = command(tmp_path, "--help")
+  assert (result.returncode, result.stderr) == (0, "")
+  shown = result.stdout
   assert "--dataset=text --source=~/books --name=books\n" in shown
   assert "data_prep/main.py:" not in shown
   assert "\nFlags\n  --data_dir: " in shown
@@ -160,13 +163,6 @@ def test_data_go_to_the_folder_of_training_and_bpe_is_subwords(tmp_path):
   folder = tmp_path / load.default().data.dir / "mine"
   meta = json.loads((folder / "meta.json").read_text())
   assert meta["tokenizer"]["kind"] == "subword"
-
-
-def test_help_is_no_failure(tmp_path):
-  result = command(tmp_path, "--help")
-  assert result.returncode == 0
-  assert result.stderr == ""
-  assert "--source" in result.stdout
 
 
 def test_text_that_is_not_utf8_is_refused_with_its_place(tmp_path):
@@ -239,9 +235,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
   assert line.startswith(f"error: {tmp_path / 'data'}: File too large;")
   assert line.endswith("run the same command again.")
   assert remains(tmp_path) == []
-  result = command(tmp_path, *arguments)
-  assert result.returncode == 0, result.stderr
-  assert result.stdout == f"{tmp_path / 'data' / 'text'} is ready\n"
+  prepare_text(tmp_path, path)
   assert remains(tmp_path) == ["text"]
 
 
