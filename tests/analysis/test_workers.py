@@ -1,7 +1,7 @@
 """Several workers of one study: the work of one, and its result."""
 
-import contextlib
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -16,36 +16,45 @@ ROOT = pathlib.Path(__file__).parents[2]
 TIMES = {"seconds", "seconds_per_token", "made_by"}
 
 
-@contextlib.contextmanager
-def working(*commands):
-  """The processes of some commands, none of which outlives the block."""
-  with contextlib.ExitStack() as stack:
-    yield [
-      stack.enter_context(killed_at_the_end(command)) for command in commands
-    ]
+class Workers:
+  """Starts workers, none of which outlives the block."""
+
+  def __enter__(self):
+    self._process = subprocess.Popen(
+      [sys.executable, "-m", "tests.analysis.worker"],
+      cwd=ROOT,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      start_new_session=True,  # So that its workers can be ended with it.
+    )
+    return self
+
+  def __exit__(self, *_):
+    os.killpg(self._process.pid, signal.SIGKILL)
+    self._process.communicate()
+
+  def start(self, folder, name, *, count=2, seconds=0.2, left=60.0):
+    """The number of a new worker's process."""
+    return self._ask([str(folder), name, count, seconds, left])
+
+  def status(self, process):
+    """The status with which a worker has ended."""
+    return self._ask(process)
+
+  def _ask(self, question):
+    print(json.dumps(question), file=self._process.stdin, flush=True)
+    return int(self._process.stdout.readline())
 
 
-@contextlib.contextmanager
-def killed_at_the_end(command):
-  with subprocess.Popen(
-    [sys.executable, *command], cwd=ROOT, stderr=subprocess.PIPE, text=True
-  ) as process:
-    try:
-      yield process
-    finally:
-      process.kill()
+@pytest.fixture(scope="module")
+def workers():
+  with Workers() as workers:
+    yield workers
 
 
-def worker(folder, name, *, count=2, seconds=0.2, left=60.0):
-  arguments = [str(folder), name, str(count), str(seconds), str(left)]
-  return ["-m", "tests.analysis.worker", *arguments]
-
-
-def said(process):
-  """What a worker has logged until its end, which has to be a good one."""
-  _, text = process.communicate(timeout=300)
-  assert process.returncode == 0, text
-  return text
+def log(folder, name):
+  return (folder / f"{name}.log").read_text()
 
 
 def rows(path):
@@ -64,25 +73,24 @@ def begun(folder, name):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def alone(workers, tmp_path_factory):
   """What one worker alone finds, and the trials that it trains."""
   folder = tmp_path_factory.mktemp("alone")
   corpus.write(folder / "data")
-  with working(worker(folder, "one", count=1, seconds=0)) as (process,):
-    said(process)
+  process = workers.start(folder, "one", count=1, seconds=0)
+  assert workers.status(process) == 0, log(folder, "one")
   trained = [path.replace(str(folder), "") for path in begun(folder, "one")]
   assert len({*trained}) == len(trained) == 3 + 2 + 5 + 2
   return rows(folder / "one.json"), sorted(trained)
 
 
 def test_two_workers_find_what_one_finds_and_train_nothing_twice(
-  alone, tmp_path
+  alone, workers, tmp_path
 ):
   corpus.write(tmp_path / "data")
-  commands = (worker(tmp_path, "a"), worker(tmp_path, "b"))
-  with working(*commands) as processes:
-    for process in processes:
-      said(process)
+  processes = {name: workers.start(tmp_path, name) for name in ("a", "b")}
+  for name, process in processes.items():
+    assert workers.status(process) == 0, log(tmp_path, name)
   expected, trained = alone
   for name in ("a", "b"):
     assert rows(tmp_path / f"{name}.json") == expected
@@ -104,23 +112,21 @@ def test_two_workers_find_what_one_finds_and_train_nothing_twice(
   assert not [*(tmp_path / "study").rglob("*.lock")]
 
 
-def test_the_trial_of_a_killed_worker_is_taken_over(alone, tmp_path):
+def test_the_trial_of_a_killed_worker_is_taken_over(alone, workers, tmp_path):
   """Also that of a host which is gone, after a while."""
   corpus.write(tmp_path / "data")
-  commands = (
-    worker(tmp_path, "killed", seconds=60),
-    worker(tmp_path, "b", seconds=0, left=4),
-  )
-  with working(*commands) as (killed, other):
-    while not begun(tmp_path, "killed"):
-      assert killed.poll() is None
-      time.sleep(0.02)
-    (trial,) = begun(tmp_path, "killed")
-    lock = pathlib.Path(trial, ".trial.lock")
-    owner = json.loads(lock.read_text())
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    lock.write_text(json.dumps(owner | {"host": "gone"}))
-    said(other)
+  killed = workers.start(tmp_path, "killed", seconds=60)
+  other = workers.start(tmp_path, "b", seconds=0, left=4)
+  gives_up = time.monotonic() + 300
+  while not begun(tmp_path, "killed"):
+    assert time.monotonic() < gives_up, log(tmp_path, "killed")
+    time.sleep(0.02)
+  (trial,) = begun(tmp_path, "killed")
+  lock = pathlib.Path(trial, ".trial.lock")
+  owner = json.loads(lock.read_text())
+  os.kill(killed, signal.SIGKILL)
+  assert workers.status(killed) == -signal.SIGKILL
+  lock.write_text(json.dumps(owner | {"host": "gone"}))
+  assert workers.status(other) == 0, log(tmp_path, "b")
   assert rows(tmp_path / "b.json") == alone[0]
   assert trial in begun(tmp_path, "b")

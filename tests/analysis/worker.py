@@ -1,16 +1,22 @@
-"""A worker of a study whose training is only a pause; test_workers.py judges.
+"""Workers of a study whose training is only a pause; test_workers.py judges.
 
-python -m tests.analysis.worker FOLDER NAME COUNT SECONDS LEFT waits until COUNT
-workers have started, trains each trial of the data in FOLDER for so many
-seconds, and takes over what nobody has renewed for LEFT seconds. It writes
-FOLDER/NAME.json, the result, and a line for each trial that it has begun to
-FOLDER/NAME.trials.
+python -m tests.analysis.worker imports everything, which takes longest. Then it
+answers lines of JSON: to [FOLDER, NAME, COUNT, SECONDS, LEFT] with the number
+of a process, which is a new worker, and to such a number with its status at the
+end.
+
+A worker waits until COUNT workers have started, trains each trial of the data
+in FOLDER for so many seconds, and takes over what nobody has renewed for LEFT
+seconds. It writes FOLDER/NAME.json, the result, a line for each trial that it
+has begun to FOLDER/NAME.trials, and what it logs to FOLDER/NAME.log.
 """
 
 import json
+import os
 import pathlib
 import sys
 import time
+import traceback
 
 from tests import corpus
 from tests.analysis import runs
@@ -47,8 +53,8 @@ def measure(model, lengths):
   return trials.Measurement(dict.fromkeys(lengths, loss), bins={})
 
 
-def main(
-  folder: pathlib.Path, name: str, *, count: int, seconds: float, left: float
+def work(
+  folder: pathlib.Path, name: str, count: int, seconds: float, left: float
 ) -> None:
   begun = (folder / f"{name}.trials").open("w")
   while len([*folder.glob("*.trials")]) < count:
@@ -62,6 +68,8 @@ def main(
   lease.LEFT_AFTER_SECONDS = left
   workers._LOOKS_AFTER_SECONDS = 0.05
   trials.loop.train = train
+  made_by = trials.provenance() | {"commit": "of no changes"}
+  trials.provenance = lambda: made_by
   trials.evaluate.load = Model
   study.measure = measure
   costs.planned_bytes = lambda *_: 7
@@ -73,11 +81,33 @@ def main(
   (folder / f"{name}.json").write_text(json.dumps(result))
 
 
+def start(folder: str, name: str, *options: float) -> int:
+  """The number of a new process, which works and ends."""
+  child = os.fork()
+  if child:
+    return child
+  status = 1
+  log = os.open(f"{folder}/{name}.log", os.O_CREAT | os.O_WRONLY)
+  os.dup2(log, sys.stdout.fileno())
+  os.dup2(log, sys.stderr.fileno())
+  try:
+    work(pathlib.Path(folder), name, *options)
+    status = 0
+  except BaseException:
+    traceback.print_exc()
+  sys.stderr.flush()
+  os._exit(status)
+
+
+def main() -> None:
+  for line in sys.stdin:
+    match json.loads(line):
+      case int(child):
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+      case arguments:
+        print(start(*arguments), flush=True)
+
+
 if __name__ == "__main__":
-  main(
-    pathlib.Path(sys.argv[1]),
-    sys.argv[2],
-    count=int(sys.argv[3]),
-    seconds=float(sys.argv[4]),
-    left=float(sys.argv[5]),
-  )
+  main()
