@@ -335,17 +335,22 @@ def test_adapters_without_their_base_name_it(finished_run, data_dir, tmp_path):
     shutil.move(moved, base)
 
 
+@pytest.fixture(scope="module")
+def second_run(data_dir, finished_run, tmp_path_factory):
+  """A run of adapters that began from the one before."""
+  _, workdir, _ = finished_run
+  folder = str(tmp_path_factory.mktemp("second"))
+  updates = {"train.num_steps": 4, "train.eval_every_steps": 0}
+  config = adapted(data_dir, workdir, **updates)
+  loop.train(config, folder)
+  return config, folder
+
+
 @pytest.mark.slow
-def test_a_run_starts_from_adapters_and_their_base(
-  finished_run, data_dir, tmp_path
-):
+def test_a_run_starts_from_adapters_and_their_base(finished_run, second_run):
   config, workdir, _ = finished_run
-  second = adapted(
-    data_dir, workdir, **{"train.num_steps": 4, "train.eval_every_steps": 0}
-  )
-  loop.train(second, str(tmp_path / "second"))
   merged = trained_model.load(config, workdir).params
-  found = trained_model.load(second, str(tmp_path / "second")).params
+  found = trained_model.load(*second_run).params
   name = "in_kernel"
   np.testing.assert_array_equal(
     found["layers"]["0"]["feed_forward"][name],
@@ -358,15 +363,10 @@ def test_a_run_starts_from_adapters_and_their_base(
 
 
 def test_adapters_on_adapters_are_known_on_devices_that_round_otherwise(
-  finished_run, data_dir, tmp_path, monkeypatch
+  second_run, monkeypatch
 ):
   """Merging what they are beside has other last bits there."""
-  _, workdir, _ = finished_run
-  updates = {"train.num_steps": 4, "train.eval_every_steps": 0}
-  second = adapted(data_dir, workdir, **updates)
-  folder = str(tmp_path / "second")
-  loop.train(second, folder)
-  here = trained_model.load(second, folder).params
+  here = trained_model.load(*second_run).params
   merged = lora.merged
 
   def rounded_otherwise(base, adapters, scale):
@@ -375,7 +375,7 @@ def test_adapters_on_adapters_are_known_on_devices_that_round_otherwise(
     )
 
   monkeypatch.setattr(lora, "merged", rounded_otherwise)
-  there = trained_model.load(second, folder).params
+  there = trained_model.load(*second_run).params
   comparison.assert_close(here, there, roundings=50)
   different = jax.tree.map(lambda one, other: (one != other).any(), here, there)
   assert any(jax.tree.leaves(different))
