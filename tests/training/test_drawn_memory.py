@@ -35,7 +35,7 @@ def drawn(seed, *, count=400):
   recipe = make_config(1).recipe
   recipe = recipe.__class__(recipe.model, recipe.train, seed)
   draw = functools.partial(step_lib.drawn_visible_len, recipe)
-  return np.asarray(jax.vmap(draw)(jnp.arange(count)))
+  return np.asarray(jax.jit(jax.vmap(draw))(np.arange(count)))
 
 
 def test_lengths_are_uniform_with_both_ends_and_follow_the_seed():
