@@ -142,7 +142,8 @@ def _draw_run(
     x, y = x[y > 0], y[y > 0]
   if len(x):
     style = legend(name or "training") | {"color": colour}
-    _draw_curve(figure, *thinned(x, y, most=most), style)
+    x, y = thinned(x, y, most=most)
+    _draw_curve(figure, x, y, style)
   x, y = thinned(*run.validation(), most=most)
   if len(x) and field == "loss":
     style = legend(name or "validation")
@@ -160,7 +161,10 @@ def _draw_run(
 
 
 def _draw_curve(
-  figure: Figure, x: Sequence[float], y: Sequence[float], style: Style
+  figure: Figure,
+  x: Sequence[float] | np.ndarray,
+  y: Sequence[float | None] | np.ndarray,
+  style: Style,
 ) -> None:
   """A line; a single point has none, and is marked."""
   figure.line(x, y, line_width=1.6, **style)

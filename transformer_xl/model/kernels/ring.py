@@ -102,7 +102,7 @@ def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
   """Attention of the segment to the ring, one lane after the other.
 
   A CPU also takes some of the queries and of the slots at a time, if there are
-  many scores.
+  many scores, and parts of 128 to 512 divide their number.
   """
   lanes, heads, segment_len, width = inputs.query.shape
   ring_heads = inputs.key.shape[0] // lanes
