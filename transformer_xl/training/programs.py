@@ -143,10 +143,13 @@ def _beside(
 ) -> shapes.PyTree:
   """Draws what is trained beside a base: adapters, and arrays that it lacks."""
   given = traverse_util.flatten_dict(base, sep="/")
-  all_drawn = traverse_util.flatten_dict(drawn_params(recipe), sep="/")
-  lacking = {
-    name: leaf for name, leaf in all_drawn.items() if name not in given
-  }
+  whole = traverse_util.flatten_dict(
+    network.abstract_params(recipe.model), sep="/"
+  )
+  lacking = {}
+  if whole.keys() - given.keys():  # Else the model need not be traced.
+    drawn = traverse_util.flatten_dict(drawn_params(recipe), sep="/")
+    lacking = {name: leaf for name, leaf in drawn.items() if name not in given}
   key = random_streams.key(recipe.seed, random_streams.Stream.ADAPTERS)
   new = lora.draw(key, given, adapters)
   return lora.nested(lacking | new, recipe.model)
