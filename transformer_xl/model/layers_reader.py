@@ -239,13 +239,7 @@ class LayersReader:
     Raises:
       UserError: there are more vectors than a step may have.
     """
-    num_vectors = vectors.shape[1]
-    if num_vectors > self._step_len:
-      raise errors.UserError(
-        f"a step has {num_vectors} vectors and this reader takes "
-        f"{self._step_len} at most (segment_len, or step_len): read them in "
-        "parts."
-      )
+    self._check_step(vectors.shape[1])
     layers = self._bound(frozen.outside)
     shared = layers_lib.share(state.length, resets, vectors.shape[:2])
     shared = shared._replace(
@@ -323,6 +317,15 @@ class LayersReader:
       layers.append(mesh_lib.shardings(mesh, frozen.layers[index], of_layer))
     outside = mesh_lib.shardings(mesh, frozen.outside, splits)
     return Frozen(outside, tuple(layers))
+
+  def _check_step(self, num_vectors: int) -> None:
+    """Raises a UserError for a step that would be written around a ring."""
+    if num_vectors > self._step_len:
+      raise errors.UserError(
+        f"a step has {num_vectors} vectors and this reader takes "
+        f"{self._step_len} at most (segment_len, or step_len): read them in "
+        "parts."
+      )
 
   def _holds_segment(self, layer: table.Place) -> bool:
     """Whether a layer has to hold what was read of the segment.
