@@ -150,7 +150,7 @@ def _study(request: Request) -> Found:
       high=max(by_seed),
       num_parameters=row["num_parameters"],
     )
-  return Found(rows, result, _seeds(request.config))
+  return Found(rows, result, _seeds(request))
 
 
 def _ablation(request: Request) -> Found:
@@ -176,7 +176,7 @@ def _ablation(request: Request) -> Found:
   return Found(
     rows,
     result,
-    _seeds(request.config),
+    _seeds(request),
     pictures={"attention": picture},
   )
 
@@ -208,7 +208,7 @@ def _recl(request: Request) -> Found:
     for index, name in enumerate(names):
       lengths = tuple(entry["recl"][index] for entry in result["recl"])
       rows[name] = Measured(lengths, num_parameters=counts[name])
-  return Found(rows, details, _seeds(request.config)[:1], figures)
+  return Found(rows, details, _seeds(request)[:1], figures)
 
 
 def _speed(request: Request) -> Found:
@@ -234,7 +234,7 @@ def _attention(request: Request) -> Found:
     name: os.path.join(results, f"attention_{name}.png")
     for name in ("distance", "heads", "terms")
   }
-  return Found({}, result, _seeds(request.config)[:1], pictures=pictures)
+  return Found({}, result, _seeds(request)[:1], pictures=pictures)
 
 
 def _sample(request: Request) -> Found:
@@ -247,12 +247,12 @@ def _sample(request: Request) -> Found:
     "sample": result["text"],
     "reference": result["reference"],
   }
-  return Found({}, result, _seeds(request.config)[:1], texts=texts)
+  return Found({}, result, _seeds(request)[:1], texts=texts)
 
 
-def _seeds(config: schema.ExperimentConfig) -> tuple[int, ...]:
-  """The seeds of a comparison."""
-  return variants.seeds(config.analysis, own=config.seed)
+def _seeds(request: Request) -> tuple[int, ...]:
+  """The seeds of a comparison; other items take the first."""
+  return variants.seeds(request.config.analysis, own=request.config.seed)
 
 
 def _trials(request: Request) -> list[variants.Trial]:
@@ -283,7 +283,7 @@ def _trials(request: Request) -> list[variants.Trial]:
       variant.name,
       request.models,
       rate=rates[0],
-      seed=_seeds(changed)[0],
+      seed=_seeds(request)[0],
     )
     trials.check(trial)
     chosen.append(trial)
