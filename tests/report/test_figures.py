@@ -122,6 +122,16 @@ def test_long_names_of_many_runs_stay_different():
   width = "experiment_with_a_long_name_of_width_{}_and_learning_rate_0.003"
   names = [width.format(number) for number in range(12)]
   assert figures.short_names(names) == [f"…{number}…" for number in range(12)]
+  names = [
+    f"a_run_of_the_model_of_wikitext_lr_{x}_seed_0" for x in (0.001, 0.011)
+  ]
+  assert figures.short_names(names) == ["…0.001…", "…0.011…"]
+  names = [
+    f"enwik8_transformer_xl_width_{x}: test, step 100" for x in (128, 1024)
+  ]
+  names.append("enwik8_transformer_xl_width_128: valid, step 100")
+  short = figures.short_names(names)
+  assert short[:2] == ["…128: test,…", "…1024: test,…"]
   equal = "x" * 30
   names = [f"a{equal}{number}{equal}b" for number in range(3)]
   names.append("something else")

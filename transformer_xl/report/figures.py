@@ -5,6 +5,7 @@ is chosen, so that a finger on a figure scrolls the page.
 """
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -37,7 +38,14 @@ MOST_POINTS = 2000  # Per curve; a quarter of them if there are several runs.
 _GREY = "#878d96"
 _RED = "#d1495b"
 _LONGEST_NAME = 36  # In a legend, in characters.
+_SEPARATOR = re.compile(r"([-_/ ])")  # Of the parts of a name.
 _DOTTED = [2, 6]  # Bokeh's own dots lie so close that they make a line.
+# Colours and dashes of what is marked at a step.
+_MARKS = {
+  "resumed": (_GREY, _DOTTED),
+  "rewound": (_RED, "solid"),
+  "not a number": (_RED, "dashed"),
+}
 # Title, unit, field of a training line, and the scale.
 _CURVES: tuple[tuple[str, str, str, Scale], ...] = (
   ("Loss", "nats per token", "loss", "linear"),
@@ -71,13 +79,12 @@ def training(runs: Sequence[run_history.History]) -> list[Figure]:
 
   Those of a single run are named after what they are, others after their run.
   """
-  names = short_names([run.name for run in runs])
   figures = []
   for title, unit, field, scale in _CURVES:
     figure = _figure(title, unit, "step", y_axis_type=scale)
-    for run, name, colour in zip(runs, names, _colours(runs), strict=True):
-      alone = len(runs) == 1
-      _draw_run(figure, run, field, colour, name=None if alone else name)
+    for run, colour in zip(runs, _colours(runs), strict=True):
+      name = run.name if len(runs) > 1 else None
+      _draw_run(figure, run, field, colour, name=name)
     if figure.renderers:
       figures.append(figure)
   return figures
@@ -86,27 +93,27 @@ def training(runs: Sequence[run_history.History]) -> list[Figure]:
 def short_names(names: Sequence[str]) -> list[str]:
   """Names of at most `_LONGEST_NAME` characters, which stay different.
 
-  What all of them begin or end with is left out first, then the middle.
+  The parts that all of them begin or end with are left out first, then the
+  middle. Names that are equal then get numbers.
   """
-  if len(names) < 2 or max(map(len, names)) <= _LONGEST_NAME:
+  if max(map(len, names), default=0) <= _LONGEST_NAME:
     return [*names]
-  start = _num_common(names)
-  rest = [name[start:] for name in names]
-  end = _num_common([name[::-1] for name in rest])
-  shorter = [name[: len(name) - end] for name in rest]
+  parts = [_SEPARATOR.split(name) for name in names]
+  start = _num_common(parts)
+  end = _num_common([part[start:][::-1] for part in parts])
+  shorter = ["".join(part[start : len(part) - end]) for part in parts]
   if all(shorter):
     names = [f"{'…' * (start > 0)}{name}{'…' * (end > 0)}" for name in shorter]
   cut = [_without_middle(name) for name in names]
-  if len({*cut}) < len({*names}):
-    cut = [
-      f"{number}: {_without_middle(name)}"
-      for number, name in enumerate(names, start=1)
-    ]
+  if len({*cut}) < len(cut):
+    cut = [f"{number}: {name}" for number, name in enumerate(cut, start=1)]
   return cut
 
 
-def _num_common(names: Sequence[str]) -> int:
-  """The number of characters that all names begin with."""
+def _num_common(names: Sequence[Sequence[str]]) -> int:
+  """The number of parts that all names begin with; 0 for a single name."""
+  if len(names) < 2:
+    return 0
   at_each_place = zip(*names, strict=False)
   common = itertools.takewhile(lambda found: len({*found}) == 1, at_each_place)
   return sum(1 for _ in common)
@@ -150,10 +157,9 @@ def _draw_run(
     style["color"] = colour if name else COLOURS[1]
     figure.line(x, y, line_dash=[6, 3], line_width=1.6, **style)
     figure.scatter(x, y, size=5, **style)
-  for steps, label, colour, dash in (
-    (run.resumes(), "resumed", _GREY, _DOTTED),
-    (run.rewinds(), "rewound", _RED, "solid"),
-    (run.lost_steps(), "not a number", _RED, "dashed"),
+  steps_of_marks = (run.resumes(), run.rewinds(), run.lost_steps())
+  for steps, (label, (colour, dash)) in zip(
+    steps_of_marks, _MARKS.items(), strict=True
   ):
     if steps:
       style = legend(label) | {"color": colour, "line_dash": dash}
@@ -176,10 +182,9 @@ def loss_by_memory(
   runs: Sequence[run_history.History],
 ) -> list[Figure]:
   """Loss at each memory length that was evaluated; no figure without any."""
-  names = short_names([run.name for run in runs])
   curves = [
-    (label if len(runs) == 1 else f"{name}: {label}", curve)
-    for run, name in zip(runs, names, strict=True)
+    (label if len(runs) == 1 else f"{run.name}: {label}", curve)
+    for run in runs
     for label, curve in run.loss_by_memory().items()
   ]
   if not curves:
@@ -264,11 +269,12 @@ def _widen_if_flat(figure: Figure) -> None:
 def _place_below(figure: Figure, legend: Any) -> None:
   """Moves a legend out of the figure, where it would hide curves.
 
-  It has as many columns as a phone has room for, and long names lose their
-  middle.
+  It has as many columns as a phone has room for.
   """
-  for item in legend.items:
-    item.label.value = _without_middle(item.label.value)
+  named = [item for item in legend.items if item.label.value not in _MARKS]
+  names = short_names([item.label.value for item in named])
+  for item, name in zip(named, names, strict=True):
+    item.label.value = name
   longest = max(len(item.label.value) for item in legend.items)
   num_columns = max(1, 320 // (45 + 7 * longest))
   num_rows = -(-len(legend.items) // num_columns)

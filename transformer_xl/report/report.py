@@ -191,6 +191,7 @@ def _page(
     unigram_losses={
       run.name: line for run in runs if (line := run.unigram_loss())
     },
+    has_dashes=any(len(run.validation().x) for run in runs),
     has_resumes=any(run.resumes() for run in runs),
     has_rewinds=any(run.rewinds() for run in runs),
     titles={
