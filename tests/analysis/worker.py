@@ -14,6 +14,7 @@ has begun to FOLDER/NAME.trials, and what it logs to FOLDER/NAME.log.
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 import traceback
@@ -26,6 +27,7 @@ from transformer_xl.analysis import trials
 from transformer_xl.analysis import workers
 from transformer_xl.workdir import lease
 
+MOST_SECONDS = 300
 SETTINGS = runs.COMPARED | {
   "analysis.variants": ("base: ", "long: train.mem_len=16"),
   "analysis.learning_rates": (0.01, 0.03, 0.09),
@@ -99,12 +101,23 @@ def start(folder: str, name: str, *options: float) -> int:
   os._exit(status)
 
 
+def ended(child: int) -> int:
+  """The status of a process at its end, for which there is a limit."""
+  gives_up = time.monotonic() + MOST_SECONDS
+  while True:
+    found, status = os.waitpid(child, os.WNOHANG)
+    if found:
+      return os.waitstatus_to_exitcode(status)
+    if time.monotonic() > gives_up:
+      os.kill(child, signal.SIGKILL)
+    time.sleep(0.02)
+
+
 def main() -> None:
   for line in sys.stdin:
     match json.loads(line):
       case int(child):
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        print(ended(child), flush=True)
       case arguments:
         print(start(*arguments), flush=True)
 
