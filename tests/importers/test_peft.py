@@ -87,7 +87,8 @@ def test_both_exports_are_the_model_of_the_run(run, tmp_path):
       "hf://me/tiny@abc",
       {"base_model_name_or_path": "me/tiny", "revision": "abc"},
     ),
-    ("/models/smol", {"base_model_name_or_path": "/models/smol"}),
+    ("/models/smol@v2", {"base_model_name_or_path": "/models/smol@v2"}),
+    ("gs://bucket/smol", {}),
     (None, {}),
   ],
 )
@@ -96,7 +97,7 @@ def test_the_base_is_named_as_transformers_reads_it(source, expected, tmp_path):
     (tmp_path / "results").mkdir()
     text = json.dumps({"source": source})
     (tmp_path / "results/import.json").write_text(text)
-  assert peft._base({"workdir": str(tmp_path)}) == expected
+  assert peft._base(str(tmp_path)) == expected
 
 
 def test_adapters_of_fewer_layers_than_the_base_are_no_adapters_of_it(

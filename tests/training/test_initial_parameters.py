@@ -103,6 +103,7 @@ def test_a_run_starts_where_the_evaluation_of_its_source_is(
   assert found["workdir"] == own
   assert found["checkpoint_step"] == 4
   assert (found["parameters"], found["new_symbols"]) == ("ema", 0)
+  assert found["num_layers"] == config.model.num_layers
   assert record["config"]["train"]["init_from"] == own
   (card,) = evaluate.run(config, workdir)
   assert card["initialised_from"] == found

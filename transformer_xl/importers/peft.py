@@ -76,7 +76,8 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
   tensors, modules = _tensors(traverse_util.flatten_dict(saved.params, sep="/"))
   with import_run.new_folder(target) as folder:
     local = storage.local(folder)
-    fields = _fields(saved.adapters, modules) | _base(saved.source)
+    base = config.train.init_from or saved.source["workdir"]
+    fields = _fields(saved.adapters, modules) | _base(base)
     text = json.dumps(fields, indent=2)
     pathlib.Path(local, "adapter_config.json").write_text(text, "utf-8")
     path = os.path.join(local, "adapter_model.safetensors")
@@ -103,21 +104,21 @@ def _tensors(
   return tensors, sorted(modules)
 
 
-def _base(source: metrics_log.Json) -> metrics_log.Json:
-  """What the base was imported from, as PEFT names it.
+def _base(workdir: str) -> metrics_log.Json:
+  """What the base in a folder was imported from, as PEFT names it.
 
-  That is a model of the Hub with its commit, or a folder, and nothing if the
-  base is no import: transformers cannot read a workdir of ours.
+  That is a model of the Hub with its commit, or a folder on disk. Nothing else
+  can transformers read, neither a workdir of ours nor a bucket.
   """
-  path = os.path.join(source["workdir"], "results/import.json")
+  path = os.path.join(workdir, "results/import.json")
   try:
     address = json.loads(storage.read_text(path))["source"]
-  except FileNotFoundError:
+  except (FileNotFoundError, ValueError, LookupError):
     return {}
-  name, _, commit = address.removeprefix(hub_files.PREFIX).partition("@")
-  if name == address:
-    return {_BASE: address}
-  return {_BASE: name, "revision": commit}
+  if address.startswith(hub_files.PREFIX):
+    name, _, commit = address.removeprefix(hub_files.PREFIX).partition("@")
+    return {_BASE: name, "revision": commit}
+  return {} if storage.is_bucket(address) else {_BASE: address}
 
 
 def _fields(adapters: lora.Settings, modules: list[str]) -> metrics_log.Json:
