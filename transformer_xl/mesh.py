@@ -254,11 +254,16 @@ def current() -> jax.sharding.AbstractMesh:
     UserError: they are explicit, as `jax.make_mesh` makes them by default.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  if jax.sharding.AxisType.Explicit in mesh.axis_types:
-    names = ", ".join(mesh.axis_names)
+  explicit = [
+    name
+    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    if kind == jax.sharding.AxisType.Explicit
+  ]
+  if explicit:
+    names = ", ".join(explicit)
     number = len(mesh.axis_names)
     raise errors.UserError(
-      f"the axes of the mesh ({names}) are explicit, and layers leave it to "
+      f"axes of the mesh ({names}) are explicit, and layers leave it to "
       "the compiler how arrays are split: make it with jax.make_mesh(SHAPE, "
       f"NAMES, axis_types=(jax.sharding.AxisType.Auto,) * {number})."
     )

@@ -129,7 +129,7 @@ WRONG = {
         jnp.float32(0.1), jnp.zeros((2, 2), jnp.int32)
       ),
     },
-    "it must be a number of Python in [0, 1)",
+    "it must be a number in [0, 1), and no array",
   ),
   "seeds in a list": (
     {"dropout": extend.AttentionDropout(0.1, [[1, 2], [3, 4]])},
@@ -139,7 +139,7 @@ WRONG = {
     {
       "dropout": extend.AttentionDropout(1.0, jnp.zeros((2, 2), jnp.int32)),
     },
-    "it must be a number of Python in [0, 1)",
+    "it must be a number in [0, 1), and no array",
   ),
   "one seed for all lanes": (
     {"dropout": extend.AttentionDropout(0.1, jnp.zeros(2, jnp.int32))},

@@ -47,12 +47,12 @@ def relative_attention(
   of memory, which may be none, and then those of the segment. The last query
   and the last key belong to the same token.
 
-  All arguments but `reach` and the seeds of dropout have gradients, which
-  themselves have none, and are computed in reverse only (`jax.grad`). A
-  gradient stops at memory where the caller stops it, as in
-  `jax.lax.stop_gradient(memory)`. Under `jax.set_mesh` the axes "data" and
-  "fsdp" split lanes, and "tensor" heads; other axes do not split anything. They
-  have the type `jax.sharding.AxisType.Auto`.
+  All arguments but `reach` and the seeds of dropout have gradients, in reverse
+  mode (`jax.grad`); the fused kernel has no second ones. A gradient stops at
+  memory where the caller stops it, as in `jax.lax.stop_gradient(memory)`. Under
+  `jax.set_mesh` the axes "data" and "fsdp" split lanes, and "tensor" heads;
+  other axes do not split anything. All of them have the type
+  `jax.sharding.AxisType.Auto`.
 
   Args:
     query: [B, T, H, Dh], in float32 or bfloat16. Products are added up in
@@ -191,10 +191,11 @@ def _check_dropout(
     raise errors.UserError(
       f"dropout is {dropout!r}; it must be extend.AttentionDropout(rate, seeds)"
     )
-  if not isinstance(dropout.rate, int | float) or not 0 <= dropout.rate < 1:
+  rate = dropout.rate
+  if not isinstance(rate, int | float | np.floating) or not 0 <= rate < 1:
     raise errors.UserError(
-      f"the rate of dropout is {dropout.rate!r}; it must be a number of Python "
-      "in [0, 1), which each program is compiled for"
+      f"the rate of dropout is {rate!r}; it must be a number in [0, 1), and no "
+      "array, since each program is compiled for its rate"
     )
   seeds = dropout.seeds
   if not isinstance(seeds, jax.Array | np.ndarray):
