@@ -38,6 +38,8 @@ def test_an_import_from_a_bucket_into_a_bucket_is_that_of_a_folder(
   emulator.upload(published, f"{bucket}/source")
   report = make(f"{bucket}/source", f"{bucket}/run")
   expected = make(published, tmp_path / "run")
+  assert report.pop("source") == f"{bucket}/source"
+  assert expected.pop("source") == str(published)
   vocabulary = report["vocabulary"]
   assert vocabulary.pop("path") == f"{bucket}/source/data/cache.pkl"
   del expected["vocabulary"]["path"]
