@@ -121,9 +121,10 @@ def _block_specs(
   def of_head(*shape: int) -> pl.BlockSpec:
     return pl.BlockSpec((None, *shape), lambda h, b, i, slot: (h, 0, 0))
 
+  # Not `//`, which looks at signs: to lower that for a TPU, JAX needs one.
   per_slot = pl.BlockSpec(
     (None, head_dim, slots),
-    lambda h, b, i, slot: (b * ring_heads + h // num_shares, 0, 0),
+    lambda h, b, i, slot: (b * ring_heads + jax.lax.div(h, num_shares), 0, 0),
   )
   return {
     "query": pl.BlockSpec(
