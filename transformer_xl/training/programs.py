@@ -88,15 +88,13 @@ def init_state(
 ) -> run_state.TrainState:
   """Parameters, by default drawn from the seed, with a new optimizer.
 
-  With adapters (`train.lora`) they are the base, and what is trained is drawn.
-  Training always has a base; for the shapes of a state alone, none is read.
+  With adapters (`train.lora`) they are the base, which has to be given, and
+  what is trained is drawn.
   """
   adapters = lora.settings(recipe.train)
   base = None
   if params is None:
     params = drawn_params(recipe)
-    if adapters:
-      params = _taken(params, recipe)
   if adapters:
     base = params
     params = _beside(base, adapters, recipe)
