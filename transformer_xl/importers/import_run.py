@@ -102,9 +102,10 @@ def make(request: Request, workdir: str) -> metrics_log.Json:
     )
   storage.require_checkpoint_path(workdir)
   storage.require_writable(workdir)
-  source = storage.absolute(request.source)
   if request.source.startswith(hub_files.PREFIX):
     request, source = _downloaded(request)
+  else:
+    source = storage.absolute(request.source)
   with opened(request) as found, new_folder(workdir) as folder:
     model = found.config.model
     rows = found.rows
