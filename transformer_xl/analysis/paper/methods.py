@@ -272,17 +272,15 @@ def _trials(request: Request) -> list[variants.Trial]:
       "--config.analysis.max_learning_rates=0."
     )
   chosen = []
-  for variant in _variants(request.config.analysis, request.config.train):
+  for variant in _variants(analysis, request.config.train):
     changed = variants.configure(request.config, variant.changes)
     variants.check(changed, mode=_MODES[request.item.method])
-    rates = variants.start_rates(
-      changed.analysis, own=changed.train.learning_rate
-    )
+    (rate,) = variants.start_rates(analysis, own=changed.train.learning_rate)
     trial = variants.trial(
       changed,
       variant.name,
       request.models,
-      rate=rates[0],
+      rate=rate,
       seed=_seeds(request)[0],
     )
     trials.check(trial)
