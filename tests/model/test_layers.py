@@ -198,6 +198,11 @@ def test_layers_refuse_explicit_axes_and_64_bits():
     read(config, params, vectors, empty(config))
   with jax.enable_x64(True), pytest.raises(errors.UserError, match="64-bit"):
     read(config, params, vectors, empty(config))
+  reader = layers_reader.LayersReader(
+    config, mem_len=8, segment_len=3, clamp_len=0, same_length=False
+  )
+  with jax.enable_x64(True), pytest.raises(errors.UserError, match="64-bit"):
+    reader.freeze(params)
 
 
 @pytest.mark.parametrize("name", registry.mixers)

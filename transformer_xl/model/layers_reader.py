@@ -24,7 +24,6 @@ from jax import P
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import precision
 from transformer_xl.config import schema
 from transformer_xl.model import block
 from transformer_xl.model import layers as layers_lib
@@ -143,7 +142,6 @@ class LayersReader:
     Raises:
       UserError: JAX is in its 64-bit mode.
     """
-    precision.require_32_bits()
     outside = {name: tree for name, tree in params.items() if name != "layers"}
     # Not compiled, which would copy what is not cast.
     outside = parameters.in_compute_type(outside, self.config)
