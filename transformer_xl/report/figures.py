@@ -38,13 +38,13 @@ MOST_POINTS = 2000  # Per curve; a quarter of them if there are several runs.
 _GREY = "#878d96"
 _RED = "#d1495b"
 _LONGEST_NAME = 36  # In a legend, in characters.
-_SEPARATOR = re.compile(r"([-_/ ])")  # Of the parts of a name.
+_SEPARATOR = re.compile(r"([-_/ ])")  # It stands between parts of a name.
 _DOTTED = [2, 6]  # Bokeh's own dots lie so close that they make a line.
-# Colours and dashes of what is marked at a step.
+# What is marked: its steps, colour and dashes.
 _MARKS = {
-  "resumed": (_GREY, _DOTTED),
-  "rewound": (_RED, "solid"),
-  "not a number": (_RED, "dashed"),
+  "resumed": (run_history.History.resumes, _GREY, _DOTTED),
+  "rewound": (run_history.History.rewinds, _RED, "solid"),
+  "not a number": (run_history.History.lost_steps, _RED, "dashed"),
 }
 # Title, unit, field of a training line, and the scale.
 _CURVES: tuple[tuple[str, str, str, Scale], ...] = (
@@ -103,7 +103,9 @@ def short_names(names: Sequence[str]) -> list[str]:
   end = _num_common([part[start:][::-1] for part in parts])
   shorter = ["".join(part[start : len(part) - end]) for part in parts]
   if all(shorter):
-    names = [f"{'…' * (start > 0)}{name}{'…' * (end > 0)}" for name in shorter]
+    before = "…" if start else ""
+    after = "…" if end else ""
+    names = [f"{before}{name}{after}" for name in shorter]
   cut = [_without_middle(name) for name in names]
   if len({*cut}) < len(cut):
     cut = [f"{number}: {name}" for number, name in enumerate(cut, start=1)]
@@ -146,21 +148,22 @@ def _draw_run(
 
   x, y = run.training(field)
   if isinstance(figure.y_scale, models.LogScale):  # It has no place for zeros.
-    x, y = x[y > 0], y[y > 0]
+    is_shown = y > 0
+    x = x[is_shown]
+    y = y[is_shown]
   if len(x):
     style = legend(name or "training") | {"color": colour}
     x, y = thinned(x, y, most=most)
     _draw_curve(figure, x, y, style)
-  x, y = thinned(*run.validation(), most=most)
-  if len(x) and field == "loss":
-    style = legend(name or "validation")
-    style["color"] = colour if name else COLOURS[1]
-    figure.line(x, y, line_dash=[6, 3], line_width=1.6, **style)
-    figure.scatter(x, y, size=5, **style)
-  steps_of_marks = (run.resumes(), run.rewinds(), run.lost_steps())
-  for steps, (label, (colour, dash)) in zip(
-    steps_of_marks, _MARKS.items(), strict=True
-  ):
+  if field == "loss":
+    x, y = thinned(*run.validation(), most=most)
+    if len(x):
+      style = legend(name or "validation")
+      style["color"] = colour if name else COLOURS[1]
+      figure.line(x, y, line_dash=[6, 3], line_width=1.6, **style)
+      figure.scatter(x, y, size=5, **style)
+  for label, (steps_of, colour, dash) in _MARKS.items():
+    steps = steps_of(run)
     if steps:
       style = legend(label) | {"color": colour, "line_dash": dash}
       figure.vspan(x=steps, line_width=1.3, **style)
