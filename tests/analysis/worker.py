@@ -88,6 +88,7 @@ def start(folder: str, name: str, *options: float) -> int:
   child = os.fork()
   if child:
     return child
+  signal.alarm(MOST_SECONDS)  # Ends it if it hangs.
   status = 1
   log = os.open(f"{folder}/{name}.log", os.O_CREAT | os.O_WRONLY)
   os.dup2(log, sys.stdout.fileno())
@@ -101,23 +102,12 @@ def start(folder: str, name: str, *options: float) -> int:
   os._exit(status)
 
 
-def ended(child: int) -> int:
-  """The status of a process at its end, for which there is a limit."""
-  gives_up = time.monotonic() + MOST_SECONDS
-  while True:
-    found, status = os.waitpid(child, os.WNOHANG)
-    if found:
-      return os.waitstatus_to_exitcode(status)
-    if time.monotonic() > gives_up:
-      os.kill(child, signal.SIGKILL)
-    time.sleep(0.02)
-
-
 def main() -> None:
   for line in sys.stdin:
     match json.loads(line):
       case int(child):
-        print(ended(child), flush=True)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
       case arguments:
         print(start(*arguments), flush=True)
 
