@@ -12,7 +12,9 @@ from examples import ppo_memory
 from tests import kinds
 from transformer_xl import extend
 
-LANES, STEPS, MOST = 3, 10, 5
+LANES = 3
+STEPS = 10
+MOST = 5  # Steps until something is asked for.
 USUAL = kinds.USUAL
 FIRST, SECOND = kinds.mixers(attends=False)[:2]
 

@@ -36,7 +36,7 @@ def start(config, segment_len):
 
 
 def log_probs(config, cuts):
-  """Of a text that is read in these steps, [T, V]."""
+  """Log-probabilities of a text that is read in these steps, [T, V]."""
   read, frozen, state = start(config, cuts[0])
   tokens = np.random.default_rng(2).integers(config.vocab_size, size=LENGTH)
   result = []

@@ -150,7 +150,8 @@ def test_a_run_of_bytes_is_shown_once_it_is_whole(text, cut, count, stop):
   model = mock.Mock(vocabulary=vocabulary, origin=None)
   ids = vocabulary.encode(text)
   cut = min(cut, len(ids) - 1)
-  before, drawn = ids[:cut], ids[cut:]
+  before = ids[:cut]
+  drawn = ids[cut:]
   state = decoding.TextState(None, None, np.zeros(0, int), before, 0)
   cuts = range(0, len(drawn) + count, count)
   parts = [decoding.Samples([drawn[:end]], [False], 1.0, state) for end in cuts]
