@@ -61,12 +61,21 @@ def test_large_scores_of_a_later_part_stay_finite(in_parts):
   comparison.assert_close(found, whole, roundings=3000)
 
 
+@pytest.mark.parametrize("terms", ["biased keys", "added"])
 @pytest.mark.parametrize(("queries", "slots"), [(13, 40), (16, 41), (13, 41)])
-def test_lengths_without_parts_are_taken_whole(queries, slots, in_parts):
-  assert (ring._part(13), ring._part(41)) == (13, 41)
-  inputs = rings.arguments(queries, slots, terms="biased keys", slot=20)
+def test_a_last_part_overlaps_where_no_part_divides(
+  queries, slots, terms, in_parts
+):
+  assert (ring._part(13), ring._part(41)) == (7, 7)
+  inputs = rings.arguments(queries, slots, terms=terms, slot=20)
   found = ring.attend_in_turn(inputs)
   comparison.assert_close(found, rings.defined_values(inputs), roundings=30)
+
+
+def test_parts_of_any_length_are_short():
+  # 1,021 is a prime number; 600 has equal parts.
+  sizes = [ring._part(length) for length in (1, 100, 512, 600, 1021, 2042)]
+  assert sizes == [1, 100, 512, 300, 511, 511]
 
 
 def test_parts_in_bfloat16_stay_within_its_rounding(in_parts):

@@ -102,7 +102,7 @@ def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
   """Attention of the segment to the ring, one lane after the other.
 
   A CPU also takes some of the queries and of the slots at a time, if there are
-  many scores, and parts of 128 to 512 divide their number.
+  many scores. A last part begins earlier where it would be shorter.
   """
   lanes, heads, segment_len, width = inputs.query.shape
   ring_heads = inputs.key.shape[0] // lanes
@@ -112,11 +112,11 @@ def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
   if hardware.is_cpu() and num_scores > _MOST_SCORES:
     rows = _part(segment_len)
     count = _part(num_slots)
-  num_parts = segment_len // rows
+  num_parts = -(-segment_len // rows)
 
   def attend(index: jax.Array) -> jax.Array:
     lane = index // num_parts
-    first = index % num_parts * rows
+    first = jnp.minimum(index % num_parts * rows, segment_len - rows)
     query = jax.lax.dynamic_slice(
       inputs.query, (lane, 0, first, 0), (1, heads, rows, width)
     )
@@ -134,7 +134,10 @@ def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
   indices = jnp.arange(lanes * num_parts, dtype=jnp.int32)
   parts = jax.lax.map(attend, indices)  # [B * parts, H, rows, Dh]
   parts = parts.reshape(lanes, num_parts, heads, rows, width)
-  return jnp.swapaxes(parts, 1, 2).reshape(inputs.query.shape)
+  parts = jnp.swapaxes(parts, 1, 2)
+  before = parts[:, :, :-1].reshape(lanes, heads, -1, width)
+  already = before.shape[2] + rows - segment_len  # Queries of the last part.
+  return jnp.concatenate([before, parts[:, :, -1, already:]], axis=2)
 
 
 class _Slots(NamedTuple):
@@ -156,7 +159,8 @@ class _Sums(NamedTuple):
 def _part(length: int) -> int:
   """How many of so many queries, or slots, are taken at a time."""
   sizes = range(_LARGEST_PART, _SMALLEST_PART - 1, -1)
-  return next((size for size in sizes if length % size == 0), length)
+  nearly_equal = -(-length // -(-length // _LARGEST_PART))
+  return next((size for size in sizes if length % size == 0), nearly_equal)
 
 
 def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
@@ -166,7 +170,8 @@ def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
   is that of Milakov and Gimelshein (2018): sums are scaled down where a larger
   score is found.
   """
-  num_blocks = inputs.key.shape[-1] // count
+  num_slots = inputs.key.shape[-1]
+  num_blocks = -(-num_slots // count)
   dtype = inputs.query.dtype
   *by_query, width = inputs.query.shape
   ring_heads = inputs.value.shape[0]
@@ -178,8 +183,11 @@ def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
   ones = jnp.ones((ring_heads, count, 1), dtype)
 
   def attend(index: jax.Array, sums: _Sums) -> _Sums:
-    slots = _Slots(index * count, count)
-    visible = _visible(inputs, slots)
+    begin = index * count
+    slots = _Slots(jnp.minimum(begin, num_slots - count), count)
+    # A last block that begins earlier has slots that the block before has.
+    is_new = slots.first + jnp.arange(count, dtype=jnp.int32) >= begin
+    visible = _visible(inputs, slots) & is_new[None, None]
 
     def add(sums: _Sums) -> _Sums:
       scores = _scores(inputs, slots, visible)
