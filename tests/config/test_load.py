@@ -184,6 +184,14 @@ def test_a_default_follows_its_leader_and_not_the_reverse(follower, leader):
   assert config.to_dict()[leader.split(".")[0]][leader.split(".")[1]] == 96
 
 
+def test_a_saved_field_that_does_not_exist_is_named_with_its_file(tmp_path):
+  content = {"config": {"model": {"xyzzy": 1}}}
+  path = tmp_path / "config.json"
+  path.write_text(json.dumps(content), "utf-8")
+  with pytest.raises(errors.UserError, match=f"{path} has a field 'xyzzy'"):
+    load.saved(str(tmp_path))
+
+
 def test_saved_fields_that_follow_others_still_do(tmp_path):
   config = tiny.config_dict(**{"train.num_steps": 50})
   config.model.embed_dim = 9

@@ -87,7 +87,7 @@ def _read(workdir: str) -> ml_collections.ConfigDict:
       content = json.load(file)
     named = os.path.join(workdir, "config.json")
     extensions.require(content.get("extensions", []), named)
-    return updated(config, content["config"])
+    return updated(config, content["config"], named)
   except FileNotFoundError:
     raise errors.UserError(
       f"{workdir} has no config.json; give a folder that a run wrote: "
@@ -130,21 +130,22 @@ def _forget_code_and_files(
 
 
 def updated(
-  config: ml_collections.ConfigDict, values: Mapping[str, object]
+  config: ml_collections.ConfigDict, values: Mapping[str, object], path: str
 ) -> ml_collections.ConfigDict:
-  """Replaces defaults by saved values.
+  """Replaces defaults by the values that are saved in the file `path`.
 
   A field that follows another one still does where both were saved alike.
 
   Raises:
     UserError: there is no field of that name.
   """
-  return _updated(config, values, kind=schema.config_type())
+  return _updated(config, values, path, kind=schema.config_type())
 
 
 def _updated(
   config: ml_collections.ConfigDict,
   values: Mapping[str, object],
+  path: str,
   *,
   kind: type[fields.Group],
 ) -> ml_collections.ConfigDict:
@@ -153,13 +154,13 @@ def _updated(
   for name, value in values.items():
     if name not in config:
       raise errors.UserError(
-        f"config.json has a field {name!r}, which does not exist; use the "
-        "commit that wrote it (git_commit in config.json)."
+        f"{path} has a field {name!r}, which does not exist; use the commit "
+        "that wrote it (git_commit in that file)."
       )
     usual = declared[name].metadata.get("default")
     if isinstance(value, dict):
       kind_of_group: Any = declared[name].type
-      _updated(config[name], value, kind=kind_of_group)
+      _updated(config[name], value, path, kind=kind_of_group)
     elif not isinstance(usual, fields.SameAs) or (
       value != values.get(usual.leader)
     ):

@@ -266,7 +266,7 @@ def make_config(
     for name in traverse_util.flatten_dict(dict(found.own), sep="."):
       if name not in allowed:
         raise ValueError(f"{name} is no field that an export writes")
-    load.updated(config, dict(found.own))
+    load.updated(config, dict(found.own), "config.json")
   except (ValueError, LookupError, TypeError, AttributeError) as error:
     raise errors.UserError(
       f"{huggingface.OWN!r} in config.json is damaged ({error}); restore the "
