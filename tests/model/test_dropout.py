@@ -195,11 +195,21 @@ def test_what_enters_and_leaves_the_layers_has_rates_of_its_own():
 
 
 @pytest.mark.parametrize(
-  ("encoding", "locked"), [("relative", False), ("relative_tied", True)]
+  ("encoding", "locked", "qkv_bias"),
+  [
+    ("relative", False, False),
+    ("relative_tied", True, False),
+    ("relative_tied", False, True),
+  ],
 )
-def test_projection_dropout_has_a_mask_for_each_projection(encoding, locked):
+def test_projection_dropout_has_a_mask_for_each_projection(
+  encoding, locked, qkv_bias
+):
   config = tiny.model_config(
-    projection_dropout_rate=0.5, locked_dropout=locked, encoding=encoding
+    projection_dropout_rate=0.5,
+    locked_dropout=locked,
+    encoding=encoding,
+    qkv_bias=qkv_bias,
   )
   (masks,) = _masks(config, keys=(0,))
   (rows,) = masks.values()

@@ -233,7 +233,8 @@ class Projections:
         self._biases[name] = vector(
           self._module, f"{name}_bias", width, split="features"
         )
-      projected += self._biases[name][None, None]
+      of_one_row = (1,) * (rows.ndim - 1)
+      projected += self._biases[name].reshape(*of_one_row, -1)
     if drops:
       projected = self._drop(projected, dropout_lanes=self._dropout_lanes)
     heads = projected.reshape(*rows.shape[:-1], num_heads, config.head_dim)
