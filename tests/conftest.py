@@ -37,7 +37,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _MIXERS = [
   f"transformer_xl.model.mixers.{path.stem}"
   for path in sorted(_ROOT.glob("transformer_xl/model/mixers/*.py"))
-  if path.stem not in ("__init__", "mixer", "table")
+  if path.stem not in ("__init__", "mixer")
 ]
 # Before the first import of the modules that it checks. Only functions on
 # arrays are in them: under the hook, annotated fields of `flax.struct` break

@@ -13,10 +13,10 @@ from tests import tiny
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.model import block
 from transformer_xl.model import network
+from transformer_xl.model import pattern
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import mixer
-from transformer_xl.model.mixers import table
 
 ADAPTIVE = {"cutoffs": (5, 11), "div_val": 2}
 
@@ -262,7 +262,7 @@ class WithLoss(attention.Attention):
 
 
 def test_losses_of_mixers_are_those_of_the_targets(monkeypatch):
-  monkeypatch.setattr(table.Place, "mixer", WithLoss)
+  monkeypatch.setattr(pattern.Place, "mixer", WithLoss)
   config = tiny.model_config(num_layers=3)
   model = network.Network(config, mixer.Settings(trains=True))
   tokens = jnp.ones((2, 5), jnp.int32)

@@ -32,9 +32,9 @@ from transformer_xl.evaluation import per_token
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
+from transformer_xl.model import pattern
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import visibility
-from transformer_xl.model.mixers import table as mixers
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
@@ -236,7 +236,7 @@ def reach(
   segment_len = evaluation.read_len
   lengths = []
   windows = []
-  for layer in mixers.all_layers(model):
+  for layer in pattern.all_layers(model):
     held_len = layer.mem_len(mem_len)
     held = layer.mixer.remembered_tokens(model, held_len)
     if held is None:
@@ -246,7 +246,7 @@ def reach(
     windows.append(held_len if is_whole else held_len - 1)
   if visibility.has_window(mem_len, same_length=evaluation.same_length):
     has_slots = any(
-      not layer.mixer.keys_are_tokens for layer in mixers.all_layers(model)
+      not layer.mixer.keys_are_tokens for layer in pattern.all_layers(model)
     )
     return None if has_slots else sum(windows)
   whole = sum(math.ceil(length / segment_len) for length in lengths[1:])

@@ -28,11 +28,11 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import layers
 from transformer_xl.model import network
 from transformer_xl.model import parameters
+from transformer_xl.model import pattern
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
-from transformer_xl.model.mixers import table
 
 # A model that compiles fast and in which no number is small enough to be
 # overlooked. With fewer heads, a state that decays has forgotten the first
@@ -75,14 +75,14 @@ class Model(implementation.Facts):
     self.clamp_len = clamp_len
     self.gradient = gradient
     self.trains_memory = gradient == "flows"
-    kinds = [layer.mixer for layer in table.pattern(config)]
+    kinds = [layer.mixer for layer in pattern.places(config)]
     self.vocab_size = config.vocab_size
     self.gives_log_probs = True
     self.is_of_jax = True
     self.masks_empty = config.memory_start == "masked"
     self.has_attention = all(kind.attends for kind in kinds)
     self.own_positions = encodings.of(config).counts_from_segment
-    self.unequal = any(layer.limit for layer in table.pattern(config))
+    self.unequal = any(layer.limit for layer in pattern.places(config))
     self.compresses = not all(kind.keys_are_tokens for kind in kinds)
     self.writes = any(kind.writes_segments for kind in kinds)
     self.retrieves = not all(kind.has_gradient_to_memory for kind in kinds)

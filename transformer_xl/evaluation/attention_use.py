@@ -24,8 +24,8 @@ from transformer_xl.evaluation import protocol
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import attention
 from transformer_xl.model import network
+from transformer_xl.model import pattern
 from transformer_xl.model import scores as scores_lib
-from transformer_xl.model.mixers import table
 from transformer_xl.processes import exchange
 
 
@@ -56,7 +56,7 @@ def attending(config: schema.ModelConfig) -> list[int]:
   """The numbers of the layers that attend, from 1: those of `Reading`."""
   return [
     number
-    for number, layer in enumerate(table.all_layers(config), start=1)
+    for number, layer in enumerate(pattern.all_layers(config), start=1)
     if layer.mixer.attends
   ]
 

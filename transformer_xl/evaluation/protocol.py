@@ -10,11 +10,11 @@ from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.model import network
+from transformer_xl.model import pattern
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import ring
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import mixer as mixer_lib
-from transformer_xl.model.mixers import table
 
 ReaderT = TypeVar("ReaderT", reader_lib.Reader, reader_lib.NetworkReader)
 
@@ -25,7 +25,7 @@ def open_stream(scoring: schema.Scoring, mem_len: int) -> streams.EvalStream:
   warmup = evaluation.warmup_len
   if warmup < 0:  # As many tokens as the memory holds, at least its length.
     warmup = mem_len
-    for layer in table.pattern(scoring.model):
+    for layer in pattern.places(scoring.model):
       held = layer.mixer.remembered_tokens(scoring.model, mem_len)
       warmup = max(warmup, held or 0)
   return streams.EvalStream(
@@ -107,7 +107,7 @@ def caches_keys(
   dtype = jnp.dtype(model.dtype)
   step_len = evaluation.read_len
   query = jax.ShapeDtypeStruct((1, 1, step_len, model.head_dim), dtype)
-  for layer in table.pattern(model):
+  for layer in pattern.places(model):
     if layer.mixer.streaming is None:
       continue
     num_slots = ring.num_slots(layer.mem_len(mem_len), step_len)

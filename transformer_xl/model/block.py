@@ -15,10 +15,10 @@ from transformer_xl.config import schema
 from transformer_xl.model import auxiliary_predictions
 from transformer_xl.model import feed_forward as feed_forward_lib
 from transformer_xl.model import norm
+from transformer_xl.model import pattern
 from transformer_xl.model import residual
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
-from transformer_xl.model.mixers import table
 
 REMAT_POLICIES = {
   "full": None,
@@ -41,7 +41,7 @@ class Layer(nn.Module):
 
   config: schema.ModelConfig
   settings: mixer_lib.Settings
-  place: table.Place
+  place: pattern.Place
   streams: bool = False
 
   @nn.compact
@@ -104,7 +104,7 @@ class Turn(nn.Module):
 
   config: schema.ModelConfig
   settings: mixer_lib.Settings
-  layers: tuple[table.Place, ...]
+  layers: tuple[pattern.Place, ...]
 
   @nn.compact
   def __call__(
@@ -153,7 +153,7 @@ def scanned(
   loop has one iteration with all turns: of more, each copies a slice of every
   stack, and what the backward pass needs into another stack.
   """
-  layers = table.pattern(config)
+  layers = pattern.places(config)
   num_turns = config.num_layers // len(layers)
   unroll = min(config.scan_unroll or num_turns, num_turns)
   body = Turn

@@ -27,10 +27,10 @@ from transformer_xl.config import schema
 from transformer_xl.model import block
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import norm
+from transformer_xl.model import pattern
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
-from transformer_xl.model.mixers import table
 
 
 class State(NamedTuple):
@@ -253,7 +253,7 @@ def empty_state(
       segment.
     step_len: tokens of a segment.
   """
-  places = table.pattern(config)
+  places = pattern.places(config)
   num_turns = config.num_layers // len(places)
 
   def stacked(leaf: jax.Array) -> jax.Array:

@@ -28,11 +28,11 @@ from transformer_xl.config import schema
 from transformer_xl.model import block
 from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import parameters
+from transformer_xl.model import pattern
 from transformer_xl.model import ring
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
-from transformer_xl.model.mixers import table
 
 
 class Frozen(NamedTuple):
@@ -148,7 +148,7 @@ class LayersReader:
     biases = self._bound(outside).biases
     num_places = len(params["layers"])
     layers = []
-    for index, layer in enumerate(table.all_layers(self.config)):
+    for index, layer in enumerate(pattern.all_layers(self.config)):
       turn, place = divmod(index, num_places)
       stacked = params["layers"][str(place)]
       layers.append(
@@ -159,7 +159,7 @@ class LayersReader:
   def start(self, frozen: Frozen, *, batch_size: int) -> ReaderState:
     """The state before the first token."""
     states = []
-    for index, layer in enumerate(table.all_layers(self.config)):
+    for index, layer in enumerate(pattern.all_layers(self.config)):
       mem_len = layer.mem_len(self.mem_len)
       streaming = layer.mixer.streaming
       if streaming is not None:
@@ -187,7 +187,7 @@ class LayersReader:
     """Continues with single tokens: a reader, its parameters and its state."""
     layers = []
     states = []
-    for index, layer in enumerate(table.all_layers(self.config)):
+    for index, layer in enumerate(pattern.all_layers(self.config)):
       params = dict(frozen.layers[index])
       layer_state = state.layers[index]
       streaming = layer.mixer.streaming
@@ -257,7 +257,7 @@ class LayersReader:
     outputs = [layers.enter(vectors, first_position=state.position)]
     held = ring.at_one_slot(state.layers)
     states = []
-    for index, layer in enumerate(table.all_layers(self.config)):
+    for index, layer in enumerate(pattern.all_layers(self.config)):
       layer_state = held[index]
       layer_shared = shared
       if self._holds_segment(layer):
@@ -302,9 +302,9 @@ class LayersReader:
     They are those of training. But arrays of a streaming form stay whole, since
     every step would gather them. `splits` are those of all parameters.
     """
-    num_places = len(table.pattern(self.config))
+    num_places = len(pattern.places(self.config))
     layers = []
-    for index, layer in enumerate(table.all_layers(self.config)):
+    for index, layer in enumerate(pattern.all_layers(self.config)):
       of_layer = layer_splits(splits, index % num_places)
       if layer.mixer.streaming is not None:
         of_layer = {
@@ -325,7 +325,7 @@ class LayersReader:
         "parts."
       )
 
-  def _holds_segment(self, layer: table.Place) -> bool:
+  def _holds_segment(self, layer: pattern.Place) -> bool:
     """Whether a layer has to hold what was read of the segment.
 
     Without memory, and where a step may be less than a segment. Streaming forms
@@ -336,7 +336,7 @@ class LayersReader:
     return self.mem_len == 0 and steps_are_parts and not is_stream
 
   def _empty_state(
-    self, layer: table.Place, *, batch_size: int
+    self, layer: pattern.Place, *, batch_size: int
   ) -> mixer_lib.LayerState:
     """The state of a layer without a streaming form before the first token."""
     mem_len = layer.mem_len(self.mem_len)
@@ -349,7 +349,7 @@ class LayersReader:
       step_len=self._step_len if self.whole_steps else 1,
     )
 
-  def settings_of(self, layer: table.Place) -> mixer_lib.Settings:
+  def settings_of(self, layer: pattern.Place) -> mixer_lib.Settings:
     """How a layer reads, with the length of its own memory."""
     return mixer_lib.Settings(
       clamp_len=self.clamp_len,
@@ -392,7 +392,7 @@ def _read_layer(
   shared: mixer_lib.Shared,
   *,
   reader: LayersReader,
-  layer: table.Place,
+  layer: pattern.Place,
   kind: type[mixer_lib.Mixer],
 ) -> tuple[shapes.Hidden, mixer_lib.Kept]:
   """The result of one layer, and what it keeps."""
@@ -412,7 +412,7 @@ def _freeze_layer(
   biases: shapes.BiasPair | None,
   *,
   reader: LayersReader,
-  layer: table.Place,
+  layer: pattern.Place,
 ) -> shapes.PyTree:
   """Computes everything of one layer that does not depend on the text.
 

@@ -22,7 +22,7 @@ from flax import traverse_util
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model.mixers import table
+from transformer_xl.model import pattern
 
 A = "_lora_a"
 B = "_lora_b"
@@ -124,7 +124,7 @@ def nested(flat: Flat, config: schema.ModelConfig) -> shapes.PyTree:
   """
   tree = traverse_util.unflatten_dict(dict(flat), sep="/")
   layers = tree.setdefault("layers", {})
-  for place in range(len(table.pattern(config))):
+  for place in range(len(pattern.places(config))):
     layers.setdefault(str(place), {})
   return tree
 

@@ -32,10 +32,10 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import feed_forward
 from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import parameters
+from transformer_xl.model import pattern
 from transformer_xl.model import residual
 from transformer_xl.model import scores
 from transformer_xl.model.mixers import mixer as mixer_lib
-from transformer_xl.model.mixers import table
 
 # What a network remembers is what its layers remember.
 State = layers_lib.State
@@ -318,7 +318,7 @@ def forward_flops_per_token(
   )
   mixers = sum(
     layer.mixer.flops(config, reading._replace(mem_len=layer.mem_len(mem_len)))
-    for layer in table.all_layers(config)
+    for layer in pattern.all_layers(config)
   )
   of_each_layer = feed_forward.flops(config) + residual.flops(config)
   shortlist, *tails = adaptive_embedding.clusters(config)

@@ -11,7 +11,7 @@ from flax import traverse_util
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import network
-from transformer_xl.model.mixers import table
+from transformer_xl.model import pattern
 
 # The path of an array in the old model, and the layer in it. None if the old
 # model has no such array, and if the array is of no layer.
@@ -28,8 +28,8 @@ def sources(
   """
   wanted = _shapes_by_path(new)
   given = _shapes_by_path(old)
-  places = table.pattern(new)
-  old_places = table.pattern(old)
+  places = pattern.places(new)
+  old_places = pattern.places(old)
   result: dict[str, list[Source]] = {}
   for name, shape in wanted.items():
     if not name.startswith("layers/"):
@@ -86,7 +86,7 @@ def taken(
 
 def missing(old: schema.ModelConfig, new: schema.ModelConfig) -> list[str]:
   """The parts of a model that another one has not, as `layers/3/attention`."""
-  num_places = len(table.pattern(new))
+  num_places = len(pattern.places(new))
   found: dict[str, None] = {}
   for name, layers in sources(old, new).items():
     for turn, (source, _) in enumerate(layers):

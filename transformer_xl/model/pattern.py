@@ -29,12 +29,12 @@ class Place(NamedTuple):
     return min(mem_len, self.limit or mem_len)
 
 
-def pattern(config: schema.ModelConfig) -> tuple[Place, ...]:
+def places(config: schema.ModelConfig) -> tuple[Place, ...]:
   """The layers that repeat, lowest first; one entry if all are alike."""
   return tuple(Place(name, limit) for name, limit in config.pattern)
 
 
 def all_layers(config: schema.ModelConfig) -> tuple[Place, ...]:
   """Every layer of a model, lowest first."""
-  places = pattern(config)
-  return places * (config.num_layers // len(places))
+  one_turn = places(config)
+  return one_turn * (config.num_layers // len(one_turn))
