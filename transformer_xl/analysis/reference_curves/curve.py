@@ -155,7 +155,7 @@ def load(path: str) -> Curve:
   try:
     with open(path, encoding="utf-8") as file:
       content = json.load(file)
-    config = load_lib.updated(load_lib.default(), content["config"])
+    config = load_lib.updated(load_lib.default(), content["config"], path)
     content["config"] = load_lib.from_config_dict(config)
     arrays = ("losses", "validation_losses", "validation_deviations")
     for name in content.keys() & set(arrays):
