@@ -134,7 +134,7 @@ class AdaptiveSpan(extend.Mixer):
     )
 
     loss = None
-    if self.settings.trains and own.penalty:
+    if self.settings.returns_losses and own.penalty:
       share = jnp.mean(spans) / config.num_layers
       loss = jnp.full((lanes, num_queries), own.penalty * share)
     remembered = Memory(shared.newest(held, num_rows))

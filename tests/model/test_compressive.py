@@ -59,7 +59,7 @@ def test_only_the_convolution_learns(segment_len, mem_len, trains_memory):
       "pre_norm": True,
     }
   )
-  settings = mixer.Settings(trains=True, trains_memory=trains_memory)
+  settings = mixer.Settings(returns_losses=True, trains_memory=trains_memory)
   state = network.empty_state(
     config, batch_size=LANES, mem_len=mem_len, step_len=segment_len
   )
@@ -114,7 +114,7 @@ class Read(NamedTuple):
 
 def read_segments(config, params):
   """What each of four segments gives."""
-  model = network.Network(config, mixer.Settings(trains=True))
+  model = network.Network(config, mixer.Settings(returns_losses=True))
   state = network.empty_state(
     config, batch_size=BATCH, mem_len=MEMORY, step_len=SEGMENT
   )
@@ -138,7 +138,7 @@ def of_fourth_segment(pre_norm, rate):
       "pre_norm": pre_norm,
     }
   )
-  model = network.Network(config, mixer.Settings(trains=True))
+  model = network.Network(config, mixer.Settings(returns_losses=True))
   params = tiny.params(config)
   segments = read_segments(config, params)
   before = segments[-2]

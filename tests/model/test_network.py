@@ -204,7 +204,7 @@ def test_memory_that_is_constant_leaves_the_gradient_of_one_segment(pre_norm):
   tokens, targets, memory = tiny.inputs(config)
 
   def gradient(trains_memory):
-    settings = mixer.Settings(trains=True, trains_memory=trains_memory)
+    settings = mixer.Settings(returns_losses=True, trains_memory=trains_memory)
     model = network.Network(config, settings)
 
     def loss(params):
@@ -264,7 +264,7 @@ class WithLoss(attention.Attention):
 def test_losses_of_mixers_are_those_of_the_targets(monkeypatch):
   monkeypatch.setattr(pattern.Place, "mixer", WithLoss)
   config = tiny.model_config(num_layers=3)
-  model = network.Network(config, mixer.Settings(trains=True))
+  model = network.Network(config, mixer.Settings(returns_losses=True))
   tokens = jnp.ones((2, 5), jnp.int32)
   state = network.empty_state(config, batch_size=2, mem_len=4, step_len=5)
   params = network.init_params(config, jax.random.key(0))

@@ -137,7 +137,7 @@ def test_memory_has_a_gradient_from_two_segments_on(count):
   settings = step_lib.make_model(
     make_config(**updates).model, make_config(**updates).train
   ).settings
-  assert settings.trains
+  assert settings.returns_losses
   assert settings.trains_memory == (count == 2)
 
 

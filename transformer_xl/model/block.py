@@ -1,7 +1,8 @@
 """A layer: norm, mixer, residual, feed-forward. The only place with the wiring.
 
 `Turn` reads a segment with one turn of the pattern of layers, which has a
-single layer unless `config.model.layers` names several. The parameters of each
+single layer unless `config.model.layers` names several: six layers of
+('lstm', 'attention') are two places and three turns. The parameters of each
 place of the pattern are under its number, with all turns stacked in front:
 `layers/0/attention/query`.
 """
@@ -123,17 +124,18 @@ class Turn(nn.Module):
     Returns:
       The output, and what each layer's mixer keeps.
     """
-    if not self.settings.trains_memory:  # A constant, whoever computed it.
+    if not self.settings.trains_memory:
+      # No gradient reaches the memory of earlier segments: SG in the paper.
       states = jax.lax.stop_gradient(states)
-    keeps_outputs = self.settings.trains
+    keeps_outputs = self.settings.returns_losses
     keeps_outputs &= auxiliary_predictions.layers_predict(self.config)
     kept_by_layer = []
     for index, place in enumerate(self.layers):
       layer = Layer(self.config, self.settings, place, name=str(index))
       if index == 0:
-        # Random keys follow from the names of all modules around them. They
-        # leave out the first place's, so that a model whose layers are all
-        # alike draws its numbers as if there were no places.
+        # Flax derives random keys from the names of the modules around them.
+        # The first place takes those of the turn, so that a model whose layers
+        # are all alike draws its numbers as if there were no places.
         assert self.scope is not None
         assert layer.scope is not None
         layer.scope.rngs = self.scope.rngs
@@ -150,24 +152,24 @@ def scanned(
   """All layers of the network: a scan of `Turn` over the pattern's turns.
 
   Parameters and states are stacked, with the turns in front. By default the
-  loop has one iteration with all turns: of more, each copies a slice of every
+  loop is unrolled. A real one copies, in each iteration, a slice out of every
   stack, and what the backward pass needs into another stack.
   """
   layers = pattern.places(config)
   num_turns = config.num_layers // len(layers)
   unroll = min(config.scan_unroll or num_turns, num_turns)
   body = Turn
-  if config.remat != "none":
+  if config.remat != "none":  # The backward pass computes some values again.
     body = nn.remat(
       Turn,
       policy=REMAT_POLICIES[config.remat],
-      prevent_cse=unroll >= num_turns,  # A scan already does.
+      prevent_cse=unroll >= num_turns,  # In a real loop nothing is merged.
     )
   scan = nn.scan(
     body,
-    variable_axes={"params": 0},
+    variable_axes={"params": 0},  # Each turn has parameters of its own.
     split_rngs={"params": True, "dropout": True},
-    in_axes=(0, nn.broadcast),
+    in_axes=(0, nn.broadcast),  # States by turn; `shared` for all of them.
     out_axes=0,
     length=num_turns,
     unroll=unroll,

@@ -1,9 +1,9 @@
-"""A step of training: one update on one segment of all lanes.
+"""A step of training: one update of the parameters.
 
-Here `state` is what training changes, parameters and optimizer, and `memory` is
-the state of the network. An update takes S consecutive segments,
-`train.gradient_segments`; `train_chunk` scans C updates in one compiled call.
-Metrics are sums; means are made at the end.
+An update reads S consecutive segments of all lanes, `train.gradient_segments`,
+one by default; `train_chunk` scans C updates in one compiled call. Here `state`
+is what training changes, parameters and optimizer, and `memory` is the state of
+the network. Metrics are sums; means are made at the end.
 """
 
 import functools
@@ -48,7 +48,7 @@ def make_model(
   settings = mixer.Settings(
     clamp_len=train.clamp_len,
     same_length=train.same_length,
-    trains=True,
+    returns_losses=True,
     trains_memory=train.gradient_segments > 1,
   )
   return network.Network(model, settings)
@@ -79,7 +79,8 @@ def train_segment(
 ) -> tuple[Carry, UpdateMetrics]:
   """One update on one segment [B, T] of all lanes, or on [S, B, T].
 
-  `base` is what adapters are beside, if these are trained.
+  Without adapters (`train.lora`) all parameters are trained, and `base` is
+  None. Otherwise it has the parameters that no update changes.
   """
   state, memory = carry
   train = recipe.train
@@ -130,6 +131,7 @@ def _rate_factor(
   factor: float | jax.Array = 1.0
   if train.segment_len_std:  # Padding has no weight.
     assert segment.weights is not None
+    # All lanes have the same length.
     num_tokens = jnp.sum(segment.weights[..., 0, :])
     factor = num_tokens / (train.segment_len * train.gradient_segments)
   if train.asgd_start_step and train.average_rate_factor != 1:
@@ -161,10 +163,10 @@ def train_chunk(
   state = state._replace(base=None)
   update = functools.partial(train_segment, recipe=recipe, base=base)
   num_lanes = segments.inputs.shape[1]
-  each = recipe.train.gradient_segments
-  if each > 1:
+  by_update = recipe.train.gradient_segments
+  if by_update > 1:
     segments = jax.tree.map(
-      lambda array: array.reshape(-1, each, *array.shape[1:]), segments
+      lambda array: array.reshape(-1, by_update, *array.shape[1:]), segments
     )
   carry = (state, lanes_lib.resize(memory, num_lanes))
   (state, padded), metrics = jax.lax.scan(update, carry, segments)

@@ -175,7 +175,7 @@ class Compressive(mixer.Mixer):
     num_waiting = jnp.minimum(num_waiting, room)
 
     loss = None
-    if self.settings.trains and compressive.function == "conv":
+    if self.settings.returns_losses and compressive.function == "conv":
       length = visibility.next_length(shared.length, shared.since_reset, count)
       num_visible = jnp.maximum(length - mem_len - num_waiting, 0) // rate
       age = num_leaving - 1 - jnp.arange(most_leaving)

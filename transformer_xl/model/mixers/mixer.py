@@ -39,7 +39,10 @@ from transformer_xl.model import scores
 from transformer_xl.model import visibility
 
 # What one layer remembers: a pytree of arrays with lanes first, [B, ...], and
-# of scalars. In a network, layers are stacked in front: [N, B, ...].
+# of scalars. In a network, layers are stacked in front: [N, B, ...]. If its
+# class has them, these are used: `num_positions`, if the layer attends to
+# positions in its state; `repeat_lane`, for several samples of one prompt; and
+# `partition_specs`, if a mesh splits more than the lanes.
 LayerState = shapes.PyTree
 Norm = Callable[[jax.Array], jax.Array]
 
@@ -52,7 +55,8 @@ class Settings:
     clamp_len: distances from this one on share one encoding; 0 for no limit.
     same_length: every query sees the same number of keys.
     temperature: divides the logits.
-    trains: mixers return the losses that train their own parameters.
+    returns_losses: mixers return the losses that train their own parameters,
+      and layers the outputs that auxiliary predictions read.
     trains_memory: gradients pass into the segments before.
     inspects: mixers return what attention is computed from.
     mem_len: length of a layer's memory in tokens, for streaming forms alone;
@@ -62,7 +66,7 @@ class Settings:
   clamp_len: int = 0
   same_length: bool = False
   temperature: float = 1.0
-  trains: bool = False
+  returns_losses: bool = False
   trains_memory: bool = False
   inspects: bool = False
   mem_len: int = 0
@@ -110,8 +114,8 @@ class Step(NamedTuple):
   Attributes:
     num_read: tokens that were read before.
     first_position: position of the first token in its segment.
-    num_tokens: how many tokens count, the first, at least one; the others are
-      padding, and then nothing resets. None if all count.
+    num_tokens: how many of the first tokens are read, at least one; those
+      behind them are padding, and then nothing resets. None without padding.
   """
 
   num_read: jt.Int[shapes.Array, ""]
@@ -152,7 +156,7 @@ class Shared(NamedTuple):
 
   @property
   def num_tokens(self) -> jt.Int[shapes.Array, ""] | None:
-    """How many tokens count, the first; None if all do."""
+    """How many of the first tokens are read; None without padding."""
     return None if self.step is None else self.step.num_tokens
 
   def num_counted(self, segment_len: int) -> int | jt.Int[shapes.Array, ""]:
@@ -365,7 +369,8 @@ class Mixer(nn.Module):
     """
     raise NotImplementedError
 
-  # Flax wraps none of what follows, so that operations have no longer names.
+  # Wrapped by Flax, these methods would add their names to those of all
+  # operations in them, which profiles show.
   @nn.nowrap
   def reach(
     self, shared: Shared, visible: jt.Int[shapes.Array, "B"], mem_len: int
@@ -374,7 +379,7 @@ class Mixer(nn.Module):
 
     Args:
       shared: what all layers share.
-      visible: keys before the segment that each lane may see, the last.
+      visible: how many of the newest keys before the segment each lane sees.
       mem_len: keys before the segment.
     """
     return visibility.visible_distance(
