@@ -279,7 +279,7 @@ def _evaluation(
   def run() -> shapes.PyTree:
     nonlocal state
     with jax.set_mesh(mesh):
-      state, sums = scorer.score(frozen, state, segments)
+      state, sums = scorer.score_segments(frozen, state, segments)
     return state, sums
 
   per_segment = scoring.eval.batch_size * scoring.eval.segment_len

@@ -291,7 +291,7 @@ def time_segment(
 
     def call() -> shapes.PyTree:
       nonlocal state
-      state, sums = made.score(frozen, state, segments)
+      state, sums = made.score_segments(frozen, state, segments)
       return sums
 
     seconds = _seconds(call) / 4

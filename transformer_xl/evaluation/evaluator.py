@@ -50,7 +50,7 @@ class Evaluator:
     self._mem_len = mem_len
     self._is_compiled = False
     self.reading = reading_lib.Reading(scoring, mesh, mem_len=mem_len)
-    self.score = self.reading.compiled(score_segments)
+    self.score_segments = self.reading.compiled(score_segments)
 
   @functools.cached_property
   def stream(self) -> streams.EvalStream:
@@ -71,21 +71,24 @@ class Evaluator:
     frozen = self.reading.freeze(params)
     num_steps = self.stream.num_steps
 
-    def score(
+    def score_call(
       state: shapes.PyTree, step: int
     ) -> tuple[shapes.PyTree, nats.Sums]:
       segments = streams.device_segments(
         self.stream, step, SEGMENTS_PER_CALL, sharding
       )
-      return self.score(frozen, state, segments)
+      return self.score_segments(frozen, state, segments)
 
     if not self._is_compiled:
       # Compiles with a call past the end, in which every weight is 0. Devices
       # still compute it, and freeze parameters, when a call returns.
-      jax.block_until_ready(score(self.reading.start(frozen), num_steps))
+      jax.block_until_ready(score_call(self.reading.start(frozen), num_steps))
       self._is_compiled = True
     scored = score_calls(
-      score, self.reading.start(frozen), num_steps, should_stop=should_stop
+      score_call,
+      self.reading.start(frozen),
+      num_steps,
+      should_stop=should_stop,
     )
     if scored is None:
       return None
@@ -98,7 +101,9 @@ class Evaluator:
 
   def lower(self, segments: segment_lib.Segment) -> jax.stages.Lowered:
     """Lowers the scoring of segments that have these shapes."""
-    return self.score.lower(self.reading.frozen, self.reading.state, segments)
+    return self.score_segments.lower(
+      self.reading.frozen, self.reading.state, segments
+    )
 
 
 def _never() -> bool:
@@ -106,7 +111,7 @@ def _never() -> bool:
 
 
 def score_calls(
-  score: Callable[[State, int], tuple[State, CallSums]],
+  score_call: Callable[[State, int], tuple[State, CallSums]],
   state: State,
   num_steps: int,
   *,
@@ -115,8 +120,8 @@ def score_calls(
   """Scores a stream with calls of `SEGMENTS_PER_CALL` segments.
 
   Args:
-    score: takes the state and the first step of a call; returns the next state
-      and sums of losses, which stay on the devices.
+    score_call: takes the state and the first step of a call; returns the next
+      state and sums of losses, which stay on the devices.
     state: before the first segment.
     num_steps: of the stream.
     should_stop: asked before each call.
@@ -130,7 +135,7 @@ def score_calls(
   for step in range(0, num_steps, SEGMENTS_PER_CALL):
     if should_stop():
       return None
-    state, sums = score(state, step)
+    state, sums = score_call(state, step)
     parts.append(sums)
   parts = jax.device_get(parts)
   return parts, time.perf_counter() - start
@@ -145,7 +150,7 @@ def score_segments(
 ) -> tuple[shapes.PyTree, nats.Sums]:
   """Scores S consecutive segments, [S, B, T]: the next state, and sums."""
 
-  def score(
+  def score_segment(
     state: shapes.PyTree, segment: segment_lib.Segment
   ) -> tuple[shapes.PyTree, nats.Sums]:
     nll, state = reader.nll(
@@ -153,5 +158,5 @@ def score_segments(
     )
     return state, nats.sum_losses(nll, segment.loss_weights())
 
-  state, sums = jax.lax.scan(score, state, segments)
+  state, sums = jax.lax.scan(score_segment, state, segments)
   return state, jax.tree.map(jnp.sum, sums)

@@ -49,9 +49,9 @@ class Reading:
     """Chooses the reader that suits the mesh, or that `eval.memory` names."""
     model = scoring.model
     evaluation = scoring.eval
-    streams = protocol.caches_keys(model, evaluation, mesh, mem_len=mem_len)
+    caches_keys = protocol.caches_keys(model, evaluation, mesh, mem_len=mem_len)
     reader: reader_lib.TokenReader
-    if streams:
+    if caches_keys:
       reader = protocol.make_reader(model, evaluation, mem_len)
     else:
       reader = protocol.make_network_reader(model, evaluation, mem_len)
@@ -68,7 +68,7 @@ class Reading:
     self._state_at = mesh_lib.states(mesh, state)
     self.state = mesh_lib.placed(state, self._state_at)
     self.freeze: Callable[[shapes.PyTree], shapes.PyTree]
-    if streams:
+    if caches_keys:
       self.freeze = without_copies.compiled(reader.freeze, params, frozen_at)
     else:  # Compiled, the identity would copy every array.
       self.freeze = functools.partial(jax.device_put, device=frozen_at)

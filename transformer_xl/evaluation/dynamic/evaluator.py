@@ -169,16 +169,18 @@ class DynamicEvaluator:
     num_steps = self.stream.num_steps
     adaptation = Adaptation(self._steps(params, rule), self._mixtures)
 
-    def score(state: State, step: int) -> tuple[State, LossSums]:
+    def score_call(state: State, step: int) -> tuple[State, LossSums]:
       texts = self._texts(step, evaluator_lib.SEGMENTS_PER_CALL)
       return self._score(state, params, adaptation, texts)
 
     if not self._is_compiled:
       # A call past the end scores nothing; its state is discarded. Devices
       # still compute it when it returns.
-      jax.block_until_ready(score(self._start(params), num_steps))
+      jax.block_until_ready(score_call(self._start(params), num_steps))
       self._is_compiled = True
-    scored = evaluator_lib.score_calls(score, self._start(params), num_steps)
+    scored = evaluator_lib.score_calls(
+      score_call, self._start(params), num_steps
+    )
     assert scored is not None
     parts, seconds = scored
     losses = [np.sum(sums.nll, (0, 1), np.float64) for sums in parts]
