@@ -11,9 +11,9 @@
     width, F feed-forward width, R slots of a ring
     E embedding width    of one cluster; V vocabulary
 
-Tokens are [B, T], heads [B, T, H, Dh] and scores [B, H, T, K]. What a layer
-remembers has lanes first, [B, ...]. In the state of a network the turns of the
-pattern are in front, [N / P, B, ...].
+Tokens are [B, T], heads [B, T, H, Dh] and scores [H, B, T, K], with lanes first
+in a ring and in analyses. What a layer remembers has lanes first, [B, ...]. In
+the state of a network the turns of the pattern are in front, [N / P, B, ...].
 """
 
 from typing import Any

@@ -1,8 +1,9 @@
 """Streams of segments that are pure functions of the step.
 
-Lanes are cut out of a token file at run time, so the same files serve any batch
-size and any number of devices, and a step alone determines a position in the
-data.
+A step of a stream is one segment of every lane; an update of training takes
+`train.gradient_segments` of them. Lanes are cut out of a token file at run
+time, so the same files serve any batch size and any number of devices, and a
+step alone determines a position in the data.
 
 N tokens make N-1 pairs (token, next token): pair p has token p as its input and
 token p+1 as its target.

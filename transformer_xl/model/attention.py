@@ -139,9 +139,16 @@ def rel_shift(
   """Turns columns of descending distance into columns of keys.
 
   Row i moves left by T-1-i, at linear cost (paper, appendix B). There is an
-  empty column in front of the K distances: read as one row after the other
-  without the first T numbers, the array has its rows in place. Entries for keys
-  after the query hold values of other rows, so the causal mask must follow.
+  empty column in front of the K distances, columns = K + 1. Read as one row
+  after the other, without the first T numbers, the array has its rows in place.
+  For T = 2 and K = 3, with the distances as subscripts and 0 for the empty
+  column:
+
+      0 a2 a1 a0    becomes    a1 a0  0
+      0 b2 b1 b0               b2 b1 b0
+
+  Entries for keys after the query, here the last of the first row, hold values
+  of other rows, so the causal mask must follow.
   """
   *heads, rows, columns = scores.shape
   flat = scores.reshape(*heads, rows * columns)

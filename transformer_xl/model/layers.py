@@ -279,4 +279,4 @@ def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
   vectors = jnp.zeros((1, 1, config.model_dim), config.dtype)
   state = empty_state(config, batch_size=1, mem_len=0, step_len=1)
   drawn = Layers(config).init(key, vectors, state)["params"]
-  return nn.unbox(drawn)  # Of how a mesh splits them.
+  return nn.unbox(drawn)  # Without the boxes that say how a mesh splits them.

@@ -263,7 +263,7 @@ class LayersReader:
       if self._holds_segment(layer):
         empty = self._empty_state(layer, batch_size=state.num_lanes)
         layer_state = jax.tree.map(
-          lambda fresh, held: jnp.where(state.position == 0, fresh, held),
+          lambda fresh, old: jnp.where(state.position == 0, fresh, old),
           empty,
           layer_state,
         )
@@ -326,10 +326,10 @@ class LayersReader:
       )
 
   def _holds_segment(self, layer: pattern.Place) -> bool:
-    """Whether a layer has to hold what was read of the segment.
+    """Whether a layer without memory gets one that is as long as the segment.
 
-    Without memory, and where a step may be less than a segment. Streaming forms
-    do so by themselves.
+    Its tokens see those before them in the segment, which steps that are parts
+    of it have to remember. Streaming forms do so by themselves.
     """
     steps_are_parts = not self.whole_steps and self.segment_len > 1
     is_stream = layer.mixer.streaming is not None
@@ -382,8 +382,8 @@ def layer_splits(splits: mesh_lib.Splits, place: int) -> mesh_lib.Splits:
 
 
 # As a function of its own it is traced once for all layers that are alike. XLA
-# puts its operations in the place of each call. `kind` is looked up by the name
-# of the layer: who defines the name anew in a notebook has a new trace.
+# puts its operations in the place of each call. `kind` follows from `layer`; as
+# an argument it makes a new trace for a class that a notebook defines again.
 @functools.partial(jax.jit, static_argnames=("reader", "layer", "kind"))
 def _read_layer(
   params: shapes.PyTree,

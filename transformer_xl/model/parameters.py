@@ -211,8 +211,8 @@ class Projections:
       name: of the kernel.
       rows: states.
       drops: apply dropout of projections, if there is any.
-      num_constant: how many states of [B, K, D], the first, are constants:
-        their gradient is not computed.
+      num_constant: how many of the first states of [B, K, D] are constants,
+        whose gradient is not computed.
     """
     config = self._module.config
     is_shared = name in ("key", "value")

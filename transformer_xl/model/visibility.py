@@ -12,8 +12,8 @@ import jaxtyping as jt
 
 from transformer_xl import shapes
 
-# A lane has read at least as many tokens of its document; longer counts as
-# this, so that no sum overflows.
+# The most tokens of a document that are counted, so that no sum of two counts
+# overflows an int32.
 LONG = 1 << 29
 
 
@@ -36,8 +36,8 @@ def next_length(
 ) -> jt.Int[shapes.Array, "B"]:
   """Tokens of its document that each lane has read, after a segment.
 
-  Only the first `count` tokens of the segment count, a scalar. A segment of
-  which not all tokens count has no resets.
+  Only the first `count` tokens of the segment are read, a scalar; the others
+  are padding, and then there are no resets.
   """
   document_len = since_reset[:, -1] + 1
   return jnp.minimum(jnp.minimum(length + count, document_len), LONG)
@@ -53,8 +53,8 @@ def visible_distance(
 ) -> shapes.Reach:
   """The largest distance at which each query may attend.
 
-  A token always sees itself. `num_visible` is how many positions of its memory
-  each lane may see, the last, and `mem_len` how many there are.
+  A token always sees itself. Of the `mem_len` positions of its memory, each
+  lane sees the newest `num_visible`.
 
   With `same_length` all queries see the same number of keys, so that results do
   not depend on how the text is cut into segments. `window` is that number,

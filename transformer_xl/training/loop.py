@@ -77,7 +77,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       run_record.log_changes(config.as_saved(), workdir)
       origin = resume.Origin(recipe, config.data, mesh, stream, checkpoints)
       run = resume.start(origin)
-      # Reading one number of arrays that found no room would wait for ever.
+      # If the arrays found no room, this raises, and `int` would never return.
       jax.block_until_ready((run.state, run.memory))
       step = int(run.state.step)
       last = config.train.num_steps
@@ -107,7 +107,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       with goodput.spent("saving"):
         checkpoints.wait()
       logging.info("Time of the run: %s.", goodput)
-      # A signal while the last save ended is no leave to do what comes next.
+      # After a signal during the last save, nothing follows training either.
       if stop.poll() or not is_done:
         _raise_stopped(stop, checkpoints, config.train)
     return last

@@ -24,7 +24,8 @@ class Totals(NamedTuple):
   """What the sums of an update are divided by, of all its parts together."""
 
   tokens: jt.Float[shapes.Array, ""]
-  changes: jt.Float[shapes.Array, ""]  # Pairs of neighbours in one text.
+  # Neighbours in one document, for the temporal penalty.
+  changes: jt.Float[shapes.Array, ""]
 
 
 def totals(segment: segment_lib.Segment[jax.Array]) -> Totals:
@@ -72,7 +73,9 @@ def num_silent_layers(
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-  """The loss of a part of an update's lanes: its share of the means.
+  """The loss of some lanes of an update, divided by the totals of all lanes.
+
+  So the losses of all parts of an update add up to its mean.
 
   Attributes:
     model: with the attention of training.

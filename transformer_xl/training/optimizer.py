@@ -24,7 +24,7 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
 
   def rate(count: jax.Array) -> jax.Array:
     update = jnp.asarray(count, jnp.float32)
-    # In this order the bits are those of a peak that is a constant.
+    # Dividing the peak first gives the same bits whether it is traced or not.
     warm = (update + 1) * (peak / max(warmup, 1))
     return jnp.where(update < warmup, warm, schedule.rate(config, update))
 

@@ -195,7 +195,7 @@ def shardings(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:
 
 
 class Numbers(NamedTuple):
-  """What programs take as numbers, so that they are no part of them.
+  """Numbers of a run that its compiled programs take as arguments.
 
   Runs that differ in nothing else share what one of them has compiled.
   """

@@ -1,8 +1,9 @@
 """The loop of updates. It alone decides the order of side effects.
 
-The metrics of a chunk are read while the next one runs, so that no device
-waits for the host. Before anything is evaluated or saved, all metrics are read,
-so no state whose loss is not finite is ever saved.
+A call of a compiled function returns before the devices have finished, and only
+reading its results waits. The metrics of a chunk are read while the next one
+runs, so that no device waits for the host. Before anything is evaluated or
+saved, all metrics are read, so no state whose loss is not finite is ever saved.
 """
 
 import time
@@ -78,6 +79,7 @@ def advance(
   per_call = partners.updates_per_call
   step = int(run.state.step)
   while step < num_steps and not stop.requested:
+    # Calls end at multiples of `per_call`, where log lines and saves are due.
     count = min(per_call - step % per_call, num_steps - step)
     run, chunk = calls.update(run, step, count)
     reports.finish()  # Of the chunk before.

@@ -1,5 +1,8 @@
 """Matrix products, in the form that a device is fast at.
 
+Nothing here changes what is computed: `times(x, w)` is x @ w, and
+`product(a, b)` is a @ b with sums in float32.
+
 XLA on CPU is slow at a product that adds up over the rows of both factors, as
 the gradient of a kernel does: the smaller factor is transposed before it. And
 it multiplies bfloat16 in its own type only if both factors lie as they are
@@ -33,7 +36,7 @@ def times(
   Args:
     rows: factors; [B, K, D] with `num_constant`.
     kernel: of a dense layer.
-    num_constant: how many of K, the first, need no gradient.
+    num_constant: how many of the first rows of K need no gradient.
   """
   if num_constant:
     return _times_constant(rows, kernel, num_constant)

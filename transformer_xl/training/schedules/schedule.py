@@ -37,8 +37,8 @@ class Schedule:
     """The learning rate of an update, counted from 0, in float32.
 
     `update` is a scalar at or after `config.warmup_steps`; what is returned for
-    smaller ones is not used. `config.learning_rate` is a scalar of the program,
-    which all rates share, so neither Python nor NumPy can compute with it.
+    smaller ones is not used. Inside the compiled update, `config.learning_rate`
+    is a traced scalar too: compute with `jnp`, without `math`, NumPy or `if`.
     """
     raise NotImplementedError
 
