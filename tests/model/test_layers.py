@@ -190,6 +190,36 @@ def test_a_reader_refuses_a_step_that_is_too_long_for_it(step_len, most):
   reader.read(frozen, state, vectors[:, :most])
 
 
+def test_a_reader_refuses_a_step_around_its_ring():
+  """Two segments of memory and one step are twelve slots."""
+  config = tiny.model_config()
+  vectors, params = inputs(config)
+  reader = layers_reader.LayersReader(
+    config, mem_len=8, segment_len=4, clamp_len=0, same_length=True
+  )
+  frozen = reader.freeze(params)
+  state = reader.start(frozen, batch_size=tiny.LANES)
+  for num_vectors in (4, 3, 4):
+    _, state = reader.read(frozen, state, vectors[:, :num_vectors])
+  with pytest.raises(errors.UserError, match=r"2 vectors .* behind the 11"):
+    reader.read(frozen, state, vectors[:, :2])
+  reader.read(frozen, state, vectors[:, :1])
+
+
+def test_a_reader_refuses_resets_beside_padding():
+  config = tiny.model_config()
+  vectors, params = inputs(config)
+  reader = layers_reader.LayersReader(
+    config, mem_len=8, segment_len=4, clamp_len=0, same_length=False
+  )
+  frozen = reader.freeze(params)
+  state = reader.start(frozen, batch_size=tiny.LANES)
+  resets = jnp.zeros((tiny.LANES, 4), bool)
+  count = jnp.int32(3)
+  with pytest.raises(errors.UserError, match="resets and padding"):
+    reader.read(frozen, state, vectors[:, :4], resets, count)
+
+
 def test_layers_refuse_explicit_axes_and_64_bits():
   config = tiny.model_config()
   vectors, params = inputs(config)

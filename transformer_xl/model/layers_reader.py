@@ -229,15 +229,23 @@ class LayersReader:
       vectors: of the tokens, as wide as the model.
       resets: True where a token is the first of a document. None saves the work
         of a reset, which may touch every slot.
-      count: how many tokens count, the first; the others are padding, so that
-        segments of all lengths share one compiled function. No token looks back
-        as far as the slots of padding, which are the next to be written. With
-        it, there are no resets.
+      count: how many of the first vectors are of tokens; the others are
+        padding, so that segments of all lengths share one compiled function. No
+        token looks back as far as the slots of padding, which are the next to
+        be written.
 
     Raises:
-      UserError: there are more vectors than a step may have.
+      UserError: there are more vectors than a step may have, or after a shorter
+        step they would be written around a ring of keys (in a compiled function
+        that is not known, and results are wrong), or there are `resets` and a
+        `count`.
     """
-    self._check_step(vectors.shape[1])
+    if resets is not None and count is not None:
+      raise errors.UserError(
+        "a step has resets and padding (count), of which only one may be: read "
+        "the segment without padding."
+      )
+    self._check_step(state, vectors.shape[1])
     layers = self._bound(frozen.outside)
     shared = layers_lib.share(state.length, resets, vectors.shape[:2])
     shared = shared._replace(
@@ -316,13 +324,19 @@ class LayersReader:
     outside = mesh_lib.shardings(mesh, frozen.outside, splits)
     return Frozen(outside, tuple(layers))
 
-  def _check_step(self, num_vectors: int) -> None:
+  def _check_step(self, state: ReaderState, num_vectors: int) -> None:
     """Raises a UserError for a step that would be written around a ring."""
     if num_vectors > self._step_len:
       raise errors.UserError(
         f"a step has {num_vectors} vectors and this reader takes "
         f"{self._step_len} at most (segment_len, or step_len): read them in "
         "parts."
+      )
+    if any(ring.wraps(layer, num_vectors) for layer in state.layers):
+      raise errors.UserError(
+        f"a step of {num_vectors} vectors does not fit behind the "
+        f"{int(state.num_read)} before it: read whole segments, then at most "
+        "one shorter step, then single vectors (for_tokens)."
       )
 
   def _holds_segment(self, layer: pattern.Place) -> bool:

@@ -87,6 +87,16 @@ def at_one_slot(
   return tuple(result)
 
 
+def wraps(layer: mixer.LayerState, num_tokens: int) -> bool:
+  """Whether so many tokens would be written around the end of a ring.
+
+  That is not known, and False, where a program is traced.
+  """
+  if not isinstance(layer, Ring) or isinstance(layer.slot, jax.core.Tracer):
+    return False
+  return int(layer.slot) + num_tokens > layer.cache.keys.shape[-1]
+
+
 def num_slots(mem_len: int, step_len: int) -> int:
   """The number of slots, R, for steps of at most `step_len` tokens.
 
