@@ -181,8 +181,10 @@ class Guard:
     """
     rows = zip(*metrics.sums, metrics.gradient_norm, strict=True)
     for nll, tokens, norm in rows:
-      if not (math.isfinite(nll) and math.isfinite(norm)):
+      if not math.isfinite(nll):
         raise Diverged("the loss is not finite", step)
+      if not math.isfinite(norm):
+        raise Diverged("the norm of the gradient is not finite", step)
       if tokens:
         self._add(float(nll) / float(tokens), step)
 
