@@ -98,7 +98,8 @@ class Network(nn.Module):
       inputs: ids of the tokens.
       state: what is remembered of earlier segments, at first `empty_state`.
       resets: True where a token is the first of a document: from there on
-        nothing before it is visible, here and in later segments.
+        nothing before it is visible, here and in later segments. With
+        `memory_start="zeros"` it has to be the first of the segment.
       dropout_lanes: numbers of these lanes in the batch, of which they may be a
         part. What a lane drops follows from its number and from a "dropout"
         key. None is for no dropout.
