@@ -14,7 +14,7 @@ from transformer_xl.training import rate_factors
 
 
 def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
-  """The learning rate of update k, counted from 0.
+  """A function from an update, counted from 0, to its learning rate.
 
   Formulas and sources: docs/specification.md, section 15.
   """
@@ -43,15 +43,20 @@ def make_optimizer(
   if rate_factors.freezes(config):
     trained = functools.partial(rate_factors.trained, config=config)
     main = optax.masked(main, trained)
-  return optax.chain(_clip(config), main, scale_by_rates(config))
+  return optax.chain(_clip_and_penalize(config), main, scale_by_rates(config))
 
 
-def _clip(config: schema.TrainConfig) -> optax.GradientTransformation:
-  """Clips, then adds the L2 penalty; no state, so a resumed run may change."""
-  clip = optax.clip_by_global_norm(config.clip_norm or jnp.inf)
+def _clip_and_penalize(
+  config: schema.TrainConfig,
+) -> optax.GradientTransformation:
+  """Clips the gradient, then adds that of the L2 penalty.
+
+  There is no state, so that a resumed run may change both settings.
+  """
 
   def update(gradient: shapes.PyTree, params: shapes.PyTree) -> shapes.PyTree:
     if config.clip_norm:
+      clip = optax.clip_by_global_norm(config.clip_norm)
       gradient, _ = clip.update(gradient, optax.EmptyState())
     if config.l2_penalty:
       gradient = jax.tree.map(
