@@ -122,9 +122,7 @@ def test_losses_and_updates_are_the_published_ones(config):
   shapes = jax.eval_shape(functools.partial(programs.init_state, config))
   state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
   state = state._replace(params=params, average=params)
-  update = jax.jit(
-    functools.partial(step_lib.train_segment, recipe=config.recipe)
-  )
+  update = jax.jit(functools.partial(step_lib.train_step, recipe=config.recipe))
   nll = jax.jit(
     functools.partial(
       step_lib.make_model(config.model, config.train).apply, method="nll"

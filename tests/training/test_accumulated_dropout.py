@@ -76,7 +76,7 @@ def update(name, parts):
 
   def run(carry, segment, seed):
     seeded = dataclasses.replace(config.recipe, seed=seed)
-    return step_lib.train_segment(carry, segment, recipe=seeded)
+    return step_lib.train_step(carry, segment, recipe=seeded)
 
   return config, jax.jit(run)
 

@@ -158,7 +158,7 @@ def test_the_loss_is_a_sum_of_losses_of_models_that_are_cut_off(
   segment = jax.tree.map(np.asarray, segment)
   num_silent = step // 10 if layers != "none" else LAYERS - 1
   loss = functools.partial(expected_loss, config, memory, segment, num_silent)
-  update = test_step.compiled(step_lib.train_segment, config)
+  update = test_step.compiled(step_lib.train_step, config)
   moved = state._replace(step=np.int32(step))
   (after, _), metrics = update(moved, memory, segment, 0)
   gradient = jax.jit(jax.grad(loss))(state.params)
@@ -169,7 +169,7 @@ def test_the_loss_is_a_sum_of_losses_of_models_that_are_cut_off(
   plain = make_config("none", 1, **updates)
   own = {**state.params}
   own.pop("auxiliary", None)
-  alone = test_step.compiled(step_lib.train_segment, plain)
+  alone = test_step.compiled(step_lib.train_step, plain)
   _, expected_metrics = alone(moved._replace(params=own), memory, segment, 0)
   comparison.assert_close(metrics.sums, expected_metrics.sums, roundings=10)
 
@@ -194,7 +194,7 @@ def test_dropout_of_the_prediction_is_the_same_with_others_beside_it():
   state, memory = start(config)
   segment = test_step.at(test_step.make_segments(), 0)
   sums = [
-    test_step.compiled(step_lib.train_segment, one)(state, memory, segment, 0)[
+    test_step.compiled(step_lib.train_step, one)(state, memory, segment, 0)[
       1
     ].sums
     for one in (config, plain)

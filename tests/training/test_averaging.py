@@ -26,7 +26,7 @@ def test_the_mean_is_over_all_updates_since_the_start():
 
 def test_the_moving_average_follows_the_parameters():
   config = test_step.make_config(**test_step.EVERYTHING)
-  update = test_step.compiled(step_lib.train_segment, config)
+  update = test_step.compiled(step_lib.train_step, config)
   state, memory = test_step.start(config)
   seen, weights = [], []
   for i in range(3):
@@ -57,7 +57,7 @@ def test_the_average_starts_as_a_copy_and_not_as_the_same_buffers():
 @pytest.mark.rest
 def test_the_mean_of_the_parameters_begins_after_its_first_step():
   config = test_step.make_config(**{"train.asgd_start_step": 2})
-  update = test_step.compiled(step_lib.train_segment, config)
+  update = test_step.compiled(step_lib.train_step, config)
   state, memory = test_step.start(config)
   seen = []
   for i in range(4):

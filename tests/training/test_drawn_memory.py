@@ -56,8 +56,8 @@ def test_an_update_sees_as_much_of_the_memory_as_was_drawn():
   """It is the update of a shorter memory, and hands on all of the longer."""
   state, memory = test_step.start(make_config(-1))
   segment = test_step.at(test_step.make_segments(), 0)
-  update = test_step.compiled(step_lib.train_segment, make_config(1))
-  whole = test_step.compiled(step_lib.train_segment, make_config(-1))
+  update = test_step.compiled(step_lib.train_step, make_config(1))
+  whole = test_step.compiled(step_lib.train_step, make_config(-1))
   (_, whole_memory), whole_metrics = whole(state, memory, segment, 0)
   lengths = drawn(0)
   for length in (1, 4):

@@ -79,9 +79,7 @@ def start(config):
 
 @functools.cache
 def compiled(config):
-  return jax.jit(
-    functools.partial(step_lib.train_segment, recipe=config.recipe)
-  )
+  return jax.jit(functools.partial(step_lib.train_step, recipe=config.recipe))
 
 
 def update(config, segment, *, memory=None):

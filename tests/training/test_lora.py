@@ -103,7 +103,7 @@ def test_an_update_is_that_of_the_equations():
     merged[name] = merged[name] + (3.0 / RANK) * a @ b
   before = {name: np.asarray(leaf, np.float32) for name, leaf in merged.items()}
   whole = state._replace(params=traverse_util.unflatten_dict(before, sep="/"))
-  (after, _), _ = test_step.compiled(step_lib.train_segment, plain)(
+  (after, _), _ = test_step.compiled(step_lib.train_step, plain)(
     whole, memory, segment, 0
   )
   after = flat(after.params)
@@ -111,7 +111,7 @@ def test_an_update_is_that_of_the_equations():
   own = state._replace(
     params=params, opt_state=jax.tree.map(jnp.zeros_like, new.opt_state)
   )
-  update = jax.jit(functools.partial(step_lib.train_segment, recipe=recipe))
+  update = jax.jit(functools.partial(step_lib.train_step, recipe=recipe))
   (found, _), _ = update((own, memory), segment, base=base)
   found = flat(found.params)
   for name in matrices:

@@ -54,7 +54,7 @@ def update(config, segment, *, step=0):
   if state.average is not None:
     state = state._replace(average=params)
   memory = programs.init_memory(config.recipe)
-  run = jax.jit(functools.partial(step_lib.train_segment, recipe=config.recipe))
+  run = jax.jit(functools.partial(step_lib.train_step, recipe=config.recipe))
   (after, _), metrics = run((state, memory), segment)
   return params, after.params, metrics
 

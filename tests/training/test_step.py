@@ -78,11 +78,11 @@ def with_hiddens(hiddens, length):
 
 @functools.cache
 def compiled(function, config, *, options=()):
-  """`train_segment` or `train_chunk`; a seed to take the place of config's."""
+  """`train_step` or `train_chunk`; a seed to take the place of config's."""
 
   def call(state, memory, segments, seed):
     seeded = dataclasses.replace(config.recipe, seed=seed)
-    if function is step_lib.train_segment:
+    if function is step_lib.train_step:
       return function((state, memory), segments, recipe=seeded)
     return function(state, memory, segments, recipe=seeded)
 
@@ -121,7 +121,7 @@ def distance(one, other):
 def test_a_chunk_is_a_loop_of_single_updates_bit_for_bit():
   config, segments = make_config(**EVERYTHING), make_segments()
   state, memory, metrics = run(config, segments, options=TO_THE_BIT)
-  update = compiled(step_lib.train_segment, config, options=TO_THE_BIT)
+  update = compiled(step_lib.train_step, config, options=TO_THE_BIT)
   carry, losses = start(config), []
   for i in range(COUNT):
     carry, single = update(*carry, at(segments, i), 0)
@@ -174,7 +174,7 @@ def test_empty_lanes_change_no_update():
 
 def test_dropout_is_a_function_of_seed_and_step():
   config = make_config(**EVERYTHING)
-  update = compiled(step_lib.train_segment, config)
+  update = compiled(step_lib.train_step, config)
   state, memory = start(config)
 
   def loss(seed, step):
@@ -194,7 +194,7 @@ def test_lanes_of_different_parts_drop_other_units():
   segment = jax.tree.map(lambda a: a[twins], at(make_segments(), 0))
   hiddens = memory.layers[0].hiddens[:, twins]
   memory = with_hiddens(hiddens, memory.length[twins])
-  update = compiled(step_lib.train_segment, config)
+  update = compiled(step_lib.train_step, config)
   (_, after), _ = update(state, memory, segment, 0)
   hiddens = after.layers[0].hiddens
   assert distance(hiddens[:, 0], hiddens[:, 1]) > 1e-3
@@ -240,7 +240,7 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
     return 0.5 * jnp.sum(squares * segment.weights) / segment.weights.sum()
 
   results = [
-    compiled(step_lib.train_segment, one)(state, memory, segment, 0)
+    compiled(step_lib.train_step, one)(state, memory, segment, 0)
     for one in (plain, config)
   ]
   (one, _), metrics = results[0]
@@ -262,7 +262,7 @@ def test_a_loss_of_mixers_is_a_mean_over_tokens():
   }
   config = make_config(**PLAIN, **fields)
   segments = make_segments()
-  update = compiled(step_lib.train_segment, config)
+  update = compiled(step_lib.train_step, config)
   state, _ = start(config)
   memory = programs.init_memory(config.recipe)
   for index in range(COUNT - 1):

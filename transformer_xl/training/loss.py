@@ -149,7 +149,7 @@ class Loss:
         objective += factor * predicted / self.totals.tokens
     return objective, (sums, memory)
 
-  def of_several(
+  def of_segments(
     self,
     params: shapes.PyTree,
     memory: network.State,

@@ -7,7 +7,7 @@ the network. Metrics are sums; means are made at the end.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def drawn_visible_len(
   return jax.random.randint(key, (), train.mem_len_low, train.mem_len + 1)
 
 
-def train_segment(
+def train_step(
   carry: Carry,
   segment: segment_lib.Segment,
   *,
@@ -80,7 +80,8 @@ def train_segment(
   """One update on one segment [B, T] of all lanes, or on [S, B, T].
 
   Without adapters (`train.lora`) all parameters are trained, and `base` is
-  None. Otherwise it has the parameters that no update changes.
+  None. Otherwise it has the parameters that no update changes. The seed and the
+  learning rate of the recipe may be traced scalars.
   """
   state, memory = carry
   train = recipe.train
@@ -105,6 +106,7 @@ def train_segment(
   )
   gradient = rate_factors.without_frozen(gradient, train)
   factor = _rate_factor(state, segment, train)
+  # For the log; the optimizer counts its updates by itself.
   rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
   with jax.named_scope("optimizer"):
     updates, opt_state = optimizer_lib.make_optimizer(train).update(
@@ -147,21 +149,22 @@ def train_chunk(
   *,
   recipe: schema.Recipe,
 ) -> tuple[run_state.TrainState, network.State, UpdateMetrics]:
-  """Runs one update per segment with `lax.scan`, carrying state and memory.
+  """Runs updates with `lax.scan`, each on the next S segments.
 
   Args:
     state: before the first update.
     memory: before the first segment.
     segments: consecutive segments [C * S, B, T]. Lanes may be padded so that
       devices divide them; memory is padded to match and cut back at the end.
-    recipe: of the run.
+    recipe: of the run. Its seed and its learning rate are traced scalars where
+      `programs.update` compiles this.
 
   Returns:
     State and memory after the updates, and metrics [C].
   """
   base = state.base  # No update changes it, so that it is not carried.
   state = state._replace(base=None)
-  update = functools.partial(train_segment, recipe=recipe, base=base)
+  update = functools.partial(train_step, recipe=recipe, base=base)
   num_lanes = segments.inputs.shape[1]
   by_update = recipe.train.gradient_segments
   if by_update > 1:
@@ -199,17 +202,23 @@ def _gradient(
   the key of dropout, so that a lane drops the same whatever part it is in.
   """
   train = loss.train
-  several = train.gradient_segments > 1
-  objective = loss.of_several if several else loss
 
-  def of_trained(params: shapes.PyTree, *read: Any) -> loss_lib.Result:
-    return objective(with_adapters(params, base, train), *read)
+  def of_trained(
+    params: shapes.PyTree,
+    memory: network.State,
+    segment: segment_lib.Segment,
+    lanes: shapes.Lanes,
+  ) -> loss_lib.Result:
+    params = with_adapters(params, base, train)
+    if train.gradient_segments > 1:
+      return loss.of_segments(params, memory, segment, lanes, key)
+    return loss(params, memory, segment, lanes, key)
 
   gradient = jax.grad(of_trained, has_aux=True)
   lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)
   parts = train.accumulation_steps
   if parts == 1:
-    result, (sums, memory) = gradient(params, memory, segment, lanes, key)
+    result, (sums, memory) = gradient(params, memory, segment, lanes)
     return result, sums, memory
 
   def add_part(
@@ -218,7 +227,7 @@ def _gradient(
   ) -> tuple[shapes.PyTree, network.State]:
     own_memory, own_segment, own_lanes = part
     result, (sums, next_memory) = gradient(
-      params, own_memory, own_segment, own_lanes, key
+      params, own_memory, own_segment, own_lanes
     )
     return jax.tree.map(jnp.add, carry, (result, sums)), next_memory
 

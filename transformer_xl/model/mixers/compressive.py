@@ -87,7 +87,7 @@ class Compressive(mixer.Mixer):
 
   @staticmethod
   def check(config: schema.ModelConfig) -> None:
-    """Refuses heads that are not plain, which the loss does not compute."""
+    """Refuses shared and normalised heads, which the loss does not compute."""
     shares_heads = config.num_kv_heads != config.num_heads
     if shares_heads or config.qk_norm:
       raise errors.UserError(
