@@ -123,7 +123,7 @@ def test_utilisation_is_null_where_the_peak_is_unknown(monkeypatch):
     for _ in range(2):
       now[0] += 0.5
       window.add(update_metrics([1.0], [32]), tokens_read=500_000)
-    return window.record(2)
+    return window.close(2)
 
   assert jax.devices()[0].device_kind not in hardware.PEAK_FLOPS
   unknown = record()
@@ -145,7 +145,7 @@ def test_a_window_is_the_mean_over_tokens_of_all_its_updates():
   window = log_window.Window()
   window.add(update_metrics([8.0, 30.0], [4, 10], norm=9.0), tokens_read=64)
   window.add(update_metrics([2.0], [6], norm=3.0, rate=0.25), tokens_read=32)
-  record = window.record(30)
+  record = window.close(30)
   assert record["loss"] == pytest.approx(40 / 20)
   assert record["step"] == 30
   assert record["tokens"] == 96
@@ -158,9 +158,9 @@ def test_a_window_is_the_mean_over_tokens_of_all_its_updates():
 def test_a_window_in_which_no_token_counted_has_no_loss():
   window = log_window.Window()
   window.add(update_metrics([0.0], [0.0]), tokens_read=8)
-  assert "loss" not in window.record(1)
+  assert "loss" not in window.close(1)
   window.add(update_metrics([6.0], [3.0]), tokens_read=8)
-  assert window.record(2)["loss"] == 2
+  assert window.close(2)["loss"] == 2
 
 
 def test_a_window_goes_on_from_saved_sums():
@@ -170,7 +170,7 @@ def test_a_window_goes_on_from_saved_sums():
   for each in (window, resumed):
     each.add(update_metrics([3.0], [7]), tokens_read=7)
   for each in (window, resumed):
-    record = each.record(2)
+    record = each.close(2)
     assert (record["loss"], record["tokens"]) == (1.0, 11)
 
 
@@ -186,14 +186,14 @@ def test_speed_leaves_out_the_first_chunk_and_pauses(monkeypatch):
   window = log_window.Window()
   now[0] = 100.0  # Compiling.
   window.add(update_metrics([1.0], [25]), tokens_read=50)
-  assert window.record(1)["tokens_per_second"] is None
+  assert window.close(1)["tokens_per_second"] is None
   now[0] = 102.0
   window.add(update_metrics([1.0], [25]), tokens_read=50)
   now[0] = 500.0  # An evaluation.
   window.continue_timing()
   now[0] = 503.0
   window.add(update_metrics([1.0], [25]), tokens_read=50)
-  assert window.record(3)["tokens_per_second"] == 100 / 5
+  assert window.close(3)["tokens_per_second"] == 100 / 5
 
 
 def test_the_time_that_is_left_is_said_once_with_its_validations(
@@ -241,7 +241,7 @@ def test_a_chunk_beside_which_the_host_compiled_has_no_speed(monkeypatch):
       window.leave_untimed()
     now[0] = float(ready)
     window.add(update_metrics([1.0], [50]), tokens_read=60)
-  assert window.record(4)["tokens_per_second"] == 60 / 3
+  assert window.close(4)["tokens_per_second"] == 60 / 3
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,16 @@ def nested(flat: Flat, config: schema.ModelConfig) -> shapes.PyTree:
   return tree
 
 
+def with_adapters(
+  params: shapes.PyTree, base: shapes.PyTree | None, train: schema.TrainConfig
+) -> shapes.PyTree:
+  """The parameters that the network reads with, from those that are trained."""
+  adapters = settings(train)
+  if adapters is None:
+    return params
+  return merged(base, params, adapters.scale)
+
+
 def merged(
   base: shapes.PyTree, trained: shapes.PyTree, scale: float
 ) -> shapes.PyTree:

@@ -19,13 +19,13 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings as settings_lib
+from transformer_xl.model import lora
 from transformer_xl.model import nats
 from transformer_xl.training import divergence
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.training import profiling
 from transformer_xl.training import programs
-from transformer_xl.training import step as step_lib
 from transformer_xl.training import unigram_loss
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import goodput as goodput_lib
@@ -101,17 +101,16 @@ class LogLine:
 
   def is_due(self, step: int) -> bool:
     """Whether `step` is a multiple of the period, or the last step."""
-    train = self._train
-    return step >= train.num_steps or step % train.log_every_steps == 0
+    return log_window.ends(self._train, step)
 
   def __call__(
     self, step: int, window: log_window.Window, writer: metrics_log.Writer
   ) -> None:
     """Writes and prints the line; starts a new window."""
-    record = window.record(step)
-    writer.write(record)
-    left = self._time_left.seconds(step, record["tokens_per_second"])
-    writer.progress(record, left)
+    line = window.close(step)
+    writer.write(line)
+    left = self._time_left.seconds(step, line["tokens_per_second"])
+    writer.progress(line, left)
 
 
 class TimeEstimate:
@@ -239,7 +238,7 @@ class Evaluation:
   def _score(self, state: run_state.TrainState) -> metrics_log.Json | None:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
     trained = state.params if self._is_raw else state.average
-    params = step_lib.with_adapters(trained, state.base, self._train)
+    params = lora.with_adapters(trained, state.base, self._train)
     began = time.perf_counter()
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:

@@ -78,7 +78,7 @@ class Window:
     num_tokens = self.sums["num_tokens"]
     return self.sums["nll"] / num_tokens if num_tokens else None
 
-  def record(self, step: int) -> dict[str, float | None]:
+  def close(self, step: int) -> dict[str, float | None]:
     """Returns the log line after `step` updates and starts a new window.
 
     It has no loss if no target counted, as where answers are few.
@@ -97,6 +97,11 @@ class Window:
     self._seconds = 0.0
     self._timed_tokens = 0
     return result
+
+
+def ends(train: schema.TrainConfig, step: int) -> bool:
+  """Whether a window ends after so many updates."""
+  return step >= train.num_steps or step % train.log_every_steps == 0
 
 
 def flops_per_token(

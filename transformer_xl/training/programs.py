@@ -88,8 +88,7 @@ def init_state(
 ) -> run_state.TrainState:
   """Parameters, by default drawn from the seed, with a new optimizer.
 
-  With adapters (`train.lora`) they are the base, which has to be given, and
-  what is trained is drawn.
+  With adapters (`train.lora`) they are the base, and what is trained is drawn.
   """
   adapters = lora.settings(recipe.train)
   base = None

@@ -177,16 +177,6 @@ def train_chunk(
   return state._replace(base=base), memory, metrics
 
 
-def with_adapters(
-  params: shapes.PyTree, base: shapes.PyTree | None, train: schema.TrainConfig
-) -> shapes.PyTree:
-  """The parameters that the network reads with, from those that are trained."""
-  adapters = lora.settings(train)
-  if adapters is None:
-    return params
-  return lora.merged(base, params, adapters.scale)
-
-
 def _gradient(
   loss: loss_lib.Loss,
   params: shapes.PyTree,
@@ -209,7 +199,7 @@ def _gradient(
     segment: segment_lib.Segment,
     lanes: shapes.Lanes,
   ) -> loss_lib.Result:
-    params = with_adapters(params, base, train)
+    params = lora.with_adapters(params, base, train)
     if train.gradient_segments > 1:
       return loss.of_segments(params, memory, segment, lanes, key)
     return loss(params, memory, segment, lanes, key)

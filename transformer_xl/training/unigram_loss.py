@@ -49,9 +49,8 @@ class UnigramLoss:
     if self._entropy is None:
       return False
     train = self._train
-    ends_window = step >= train.num_steps or step % train.log_every_steps == 0
-    first = self._first(step)
-    return ends_window and first >= train.warmup_steps and not self._is_said
+    is_warm = self._first(step) >= train.warmup_steps
+    return log_window.ends(train, step) and is_warm and not self._is_said
 
   def __call__(
     self, step: int, window: log_window.Window, writer: metrics_log.Writer

@@ -16,7 +16,8 @@ class TrainState(NamedTuple):
   params: shapes.PyTree
   opt_state: shapes.PyTree
   average: shapes.PyTree | None = None  # EMA or ASGD average of the parameters.
-  # What stays as it is beside adapters, which `params` then has. Not saved.
+  # Of a run with adapters, which `params` then has: the parameters that no
+  # update changes. Not saved.
   base: shapes.PyTree | None = None
 
 
