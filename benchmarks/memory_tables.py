@@ -60,7 +60,7 @@ def row_of(values: dict[str, Any]) -> rows_lib.Row:
   """
   known = {name: values[name] for name in rows_lib.Row._fields}
   known["config"] = load.from_config_dict(
-    load.updated(load.default(), values["config"])
+    load.updated(load.default(), values["config"], str(ROWS))
   )
   known["learning_rates"] = [
     rows_lib.TriedRate(**one) for one in values["learning_rates"]
