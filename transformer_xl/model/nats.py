@@ -27,8 +27,8 @@ def weighted_sum(
 ) -> jt.Float[shapes.Array, ""]:
   """Sums weighted losses over all tokens, in an order that no mesh changes.
 
-  Lanes are summed first, because a lane is never split over devices. The
-  barrier keeps XLA from merging the two sums.
+  The tokens of each lane are summed first, because a lane is never split over
+  devices. The barrier keeps XLA from merging the two sums.
   """
   lanes = jax.lax.optimization_barrier(jnp.sum(losses * weights, axis=1))
   return jnp.sum(lanes)

@@ -1,6 +1,6 @@
 """Learned vectors of the position in the segment, added to every layer.
 
-Al-Rfou et al. 2019. Scores are products of query and key alone. The inputs of
+Al-Rfou et al. 2018. Scores are products of query and key alone. The inputs of
 a layer that memory holds include these vectors.
 """
 

@@ -277,11 +277,12 @@ class Compressive(mixer.Mixer):
 
 def _joined(
   memory: Memory, num_free: jt.Int[shapes.Array, ""]
-) -> jt.Float[shapes.Array, "B M D"]:
-  """Slots directly before the inputs that are held.
+) -> jt.Float[shapes.Array, "B K D"]:
+  """The slots, and directly after them the inputs that are held.
 
-  So distances count both alike. The `num_free` places for inputs that wait
-  which are not used come first.
+  So distances count both alike. The `num_free` places for waiting inputs that
+  are not used come first: of the K = C + W + M rows,
+  [slots C | free | waiting w | M] become [free | slots C | waiting w | M].
   """
   rows = jnp.concatenate([memory.slots, memory.waiting, memory.hiddens], axis=1)
   if not memory.waiting.shape[1]:

@@ -39,10 +39,11 @@ from transformer_xl.model import scores
 from transformer_xl.model import visibility
 
 # What one layer remembers: a pytree of arrays with lanes first, [B, ...], and
-# of scalars. In a network, layers are stacked in front: [N, B, ...]. If its
-# class has them, these are used: `num_positions`, if the layer attends to
-# positions in its state; `repeat_lane`, for several samples of one prompt; and
-# `partition_specs`, if a mesh splits more than the lanes.
+# of scalars. In a network, the turns of the pattern are stacked in front:
+# [N / P, B, ...]. If its class has them, these are used: `num_positions`, if
+# the layer attends to positions in its state; `repeat_lane`, for several
+# samples of one prompt; and `partition_specs`, if a mesh splits more than the
+# lanes.
 LayerState = shapes.PyTree
 Norm = Callable[[jax.Array], jax.Array]
 

@@ -1,7 +1,8 @@
 """A convolution of each channel over the last four tokens, before a recurrence.
 
-`delta` and `mamba2` read their keys and values through one. A state holds the
-rows of the tokens before, which are zeros where they are not of the document.
+`delta`, `mamba2` and `titans` read their queries, keys and values through one.
+A state holds the rows of the tokens before, which are zeros where they are not
+of the document.
 
 Shapes: B lanes, T tokens, J rows that a state holds, W channels.
 """
