@@ -34,7 +34,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import nats
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 

@@ -39,7 +39,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.workdir import metrics_log
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.

@@ -32,7 +32,7 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import nats
 from transformer_xl.model import network
-from transformer_xl.model.encodings import table
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
@@ -128,7 +128,7 @@ def _text_and_lengths(
     UserError: the split is too short, or the model cannot read so many tokens.
   """
   lengths = np.array(contexts)
-  encoding = table.of(scoring.model)
+  encoding = encodings.of(scoring.model)
   if encoding.counts_from_segment:
     lengths = np.minimum(lengths, segment_lengths.longest_read(train))
   encoding.check_segment_len(scoring.model, int(lengths.max()))

@@ -16,7 +16,7 @@ from transformer_xl.config import schema
 from transformer_xl.config import suggestions
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 

@@ -31,7 +31,7 @@ from transformer_xl.model import parameters
 from transformer_xl.model import pattern
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import visibility
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
 
 # A model that compiles fast and in which no number is small enough to be

@@ -22,7 +22,7 @@ from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.evaluation.dynamic import evaluator as dynamic
 from transformer_xl.model import network
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import params_reader
 from transformer_xl.workdir import run_record

@@ -18,7 +18,7 @@ from transformer_xl.model import feed_forward as feed_forward_lib
 from transformer_xl.model import norm
 from transformer_xl.model import pattern
 from transformer_xl.model import residual
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
 
 REMAT_POLICIES = {

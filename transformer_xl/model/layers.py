@@ -29,7 +29,7 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import norm
 from transformer_xl.model import pattern
 from transformer_xl.model import visibility
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
 
 

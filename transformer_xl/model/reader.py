@@ -26,7 +26,7 @@ from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import layers_reader
 from transformer_xl.model import network
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
 
 Frozen = layers_reader.Frozen

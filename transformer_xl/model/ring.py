@@ -27,7 +27,7 @@ from transformer_xl.config import schema
 from transformer_xl.model import norm as norm_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import scores
-from transformer_xl.model.encodings import table
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import ring as ring_kernels
@@ -125,7 +125,7 @@ class RingAttention(mixer.Mixer):
   ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Writes the segment into the ring, and attends to all of it."""
     config = self.config
-    encoding = table.of(config)
+    encoding = encodings.of(config)
     prepared: Prepared = self.get_variable("params", "prepared")
     mem_len = self.settings.mem_len
     segment_len = hidden.shape[1]
@@ -299,7 +299,7 @@ class _Preparation(nn.Module):
     and v, if all layers share them.
     """
     config = self.config
-    encoding = table.of(config)
+    encoding = encodings.of(config)
     biases = biases or encoding.layer_biases(self)
     project = parameters.Projections(self, dropout_lanes=None)
     # Projected for all queries, of which so many in a row share a head.
@@ -325,7 +325,7 @@ def _placed(
 ) -> Cache:
   """The cache with its keys changed by their positions, [R]."""
   places = positions[None, None]
-  keys = table.of(config).placed(config, cache.keys, places, axis=1)
+  keys = encodings.of(config).placed(config, cache.keys, places, axis=1)
   return cache._replace(keys=keys)
 
 

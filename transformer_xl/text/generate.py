@@ -11,7 +11,7 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.text import decoding
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model

@@ -28,7 +28,7 @@ from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import nats
 from transformer_xl.model import reader as reader_lib
-from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.processes import exchange
 from transformer_xl.text import inputs as inputs_lib
 from transformer_xl.text import language_model

@@ -16,7 +16,7 @@ from transformer_xl.config import registry
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.model import network
-from transformer_xl.model.encodings import table
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import params_reader
@@ -164,7 +164,7 @@ def warn_of_untrained_segments(
         segment_len,
         segment_len,
       )
-  if not table.of(model).counts_from_segment:
+  if not encodings.of(model).counts_from_segment:
     return
   if segment_len > trained_len:
     logging.warning(

@@ -20,7 +20,7 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import ring
 from transformer_xl.model import scores
-from transformer_xl.model.encodings import table
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import mixer
 
@@ -112,7 +112,7 @@ def operations(config: schema.ModelConfig, *, num_keys: float) -> float:
   width = config.num_heads * config.head_dim
   num_heads = config.num_heads + config.num_kv_heads
   projections = 4 * config.model_dim * num_heads * config.head_dim
-  products = table.of(config).score_products
+  products = encodings.of(config).score_products
   return projections + 2 * products * width * num_keys
 
 
@@ -130,7 +130,7 @@ def attend(
   residual stream, and the factors of the scores if they are to be inspected.
   """
   config = module.config
-  encoding = table.of(config)
+  encoding = encodings.of(config)
   mem_len = memory.shape[1]
   num_keys = mem_len + segment.shape[1]
   dropout = dropout_lib.of_attention(module, shared.dropout_lanes)

@@ -31,7 +31,7 @@ from transformer_xl.model import attention as attention_lib
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import scores
-from transformer_xl.model.encodings import table
+from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import mixer
@@ -98,7 +98,7 @@ class Memorizing(mixer.Mixer):
     """Attends to near tokens, retrieves others, and mixes both by the gate."""
     config = self.config
     memorizing = config.own(Memorizing.Fields)
-    encoding = table.of(config)
+    encoding = encodings.of(config)
     mem_len = state.keys.shape[1]
     segment_len = hidden.shape[1]
     dropout_lanes = shared.dropout_lanes
