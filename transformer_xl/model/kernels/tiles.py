@@ -20,8 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import tiling as tiling_lib
 
-# The arrays that have gradients; all but the rows of the text may be absent.
-ROWS = ("query", "key", "value")
+# Arrays that may be absent, and their gradients with them.
 BIASES = ("content_bias", "position_bias")
 _OPTIONAL = ("position_key", *BIASES)
 # Scores are in units of log 2, as the hardware computes powers of two.
