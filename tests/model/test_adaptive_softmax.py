@@ -273,7 +273,7 @@ def test_the_likeliest_tokens_are_those_of_all_log_probs(
   )
   ends = (*cutoffs, VOCABULARY)
   sizes = np.diff((0, *ends)).tolist()
-  weights = adaptive_softmax.Weights(
+  weights = adaptive_softmax.SoftmaxWeights(
     kernels=tuple(draw(size, 4) for size in sizes),
     projections=(None,) * len(sizes),
     bias=draw(VOCABULARY),
@@ -293,7 +293,7 @@ def test_the_likeliest_tokens_are_those_of_all_log_probs(
 def equal_words(cluster_kernel, cluster_bias):
   """The weights of a softmax in which the words of a cluster are as likely."""
   width = cluster_kernel.shape[1]
-  return adaptive_softmax.Weights(
+  return adaptive_softmax.SoftmaxWeights(
     kernels=tuple(jnp.zeros((size, width)) for size in (5, 6, 12)),
     projections=(None,) * 3,
     bias=jnp.zeros(VOCABULARY),

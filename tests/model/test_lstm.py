@@ -20,7 +20,7 @@ def arguments(dtype=np.float32):
   return (
     draw((LENGTH, LANES, 4 * WIDTH)).astype(dtype),
     draw((WIDTH, 4 * WIDTH)).astype(dtype),
-    lstm.Carry(*draw((2, LANES, WIDTH)).astype(dtype)),
+    lstm.CellState(*draw((2, LANES, WIDTH)).astype(dtype)),
     resets,
   )
 
@@ -38,7 +38,7 @@ def step_by_step(gates, kernel, start, resets):
     output = jax.nn.sigmoid(o) * jnp.tanh(cell)
     cells.append(cell)
     outputs.append(output)
-  return lstm.Carry(jnp.stack(cells), jnp.stack(outputs))
+  return lstm.CellState(jnp.stack(cells), jnp.stack(outputs))
 
 
 def loss_of(read, weights):

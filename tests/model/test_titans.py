@@ -17,7 +17,7 @@ ROUNDINGS = 60
 def weights(generator, *lanes):
   """Random matrices of the networks of all heads."""
   draw = generator.standard_normal
-  return titans.Weights(
+  return titans.NetworkWeights(
     jnp.asarray(draw((*lanes, HEADS, KEYS, HIDDEN)), jnp.float32),
     jnp.asarray(draw((*lanes, HEADS, HIDDEN, VALUES)), jnp.float32),
   )

@@ -101,7 +101,7 @@ def _losses_and_gradients(
     rows: dict[str, jax.Array], weights: shapes.PyTree
   ) -> dict[str, jax.Array]:
     def losses(hidden: jax.Array, weights: shapes.PyTree) -> jax.Array:
-      head = adaptive_softmax.Weights(*weights)
+      head = adaptive_softmax.SoftmaxWeights(*weights)
       room = adaptive_softmax.Capacities(capacities)
       head = head._replace(capacities=room)
       return adaptive_softmax.nll(hidden, rows["targets"], head)

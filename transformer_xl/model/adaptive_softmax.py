@@ -52,7 +52,7 @@ class Temperature:
   value: float = 1.0
 
 
-class Weights(NamedTuple):
+class SoftmaxWeights(NamedTuple):
   """The weights that map hidden states to logits; None for the identity."""
 
   kernels: tuple[jt.Float[shapes.Array, "V_c E_c"], ...]
@@ -74,7 +74,7 @@ class AdaptiveSoftmax(nn.Module):
     self,
     tables: tuple[jax.Array, ...],
     projections: tuple[jax.Array | None, ...],
-  ) -> Weights:
+  ) -> SoftmaxWeights:
     """The weights of the softmax, given those of the embedding."""
     config = self.config
     parts = adaptive_embedding.clusters(config)
@@ -107,7 +107,7 @@ class AdaptiveSoftmax(nn.Module):
     bias = jnp.zeros((config.vocab_size,), jnp.float32)
     if config.softmax_bias:
       bias = self.param("bias", of_words, bias.shape, jnp.float32)
-    return Weights(
+    return SoftmaxWeights(
       kernels=tables,
       projections=(*own, *projections[len(own) :]),
       bias=bias,
@@ -118,7 +118,7 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def nll(
-  hidden: shapes.Hidden, targets: shapes.Tokens, weights: Weights
+  hidden: shapes.Hidden, targets: shapes.Tokens, weights: SoftmaxWeights
 ) -> shapes.Losses:
   """Negative log-probability of each target in nats, in token order."""
   shortlist, *tails = _bounds(weights)
@@ -138,7 +138,7 @@ def nll(
 
 
 def log_probs(
-  hidden: shapes.Hidden, weights: Weights
+  hidden: shapes.Hidden, weights: SoftmaxWeights
 ) -> jt.Float[shapes.Array, "B T V"]:
   """Log-probabilities of the whole vocabulary, in order of the ids."""
   (_, size), *tails = _bounds(weights)
@@ -151,7 +151,7 @@ def log_probs(
 
 
 def top_k(
-  hidden: shapes.Hidden, weights: Weights, k: int
+  hidden: shapes.Hidden, weights: SoftmaxWeights, k: int
 ) -> tuple[
   jt.Float[shapes.Array, "B T count"], jt.Int[shapes.Array, "B T count"]
 ]:
@@ -187,7 +187,7 @@ def _without_tail(best: Best) -> Best:
   return best
 
 
-def _bounds(weights: Weights) -> list[tuple[int, int]]:
+def _bounds(weights: SoftmaxWeights) -> list[tuple[int, int]]:
   """The first id of each cluster, and the id after its last one."""
   ends = itertools.accumulate(kernel.shape[0] for kernel in weights.kernels)
   return list(itertools.pairwise((0, *ends)))
@@ -203,7 +203,7 @@ def _merge_best(best: Best, log_probs: jax.Array, start: int) -> Best:
   return values, jnp.take_along_axis(tokens, order, axis=-1)
 
 
-def _head_log_probs(hidden: jax.Array, weights: Weights) -> jax.Array:
+def _head_log_probs(hidden: jax.Array, weights: SoftmaxWeights) -> jax.Array:
   """Log-probabilities of the shortlist's tokens, then of the clusters."""
   head = jnp.concatenate(_head_logits(hidden, weights), axis=-1)
   return jax.nn.log_softmax(head, axis=-1)
@@ -211,7 +211,7 @@ def _head_log_probs(hidden: jax.Array, weights: Weights) -> jax.Array:
 
 def _tail_log_probs(
   hidden: jax.Array,
-  weights: Weights,
+  weights: SoftmaxWeights,
   head: jax.Array,
   index: int,
   start: int,
@@ -223,7 +223,9 @@ def _tail_log_probs(
 
 
 @jax.named_scope("head")
-def _head_logits(hidden: jax.Array, weights: Weights) -> tuple[jax.Array, ...]:
+def _head_logits(
+  hidden: jax.Array, weights: SoftmaxWeights
+) -> tuple[jax.Array, ...]:
   """Logits of the shortlist and of clusters 1, 2, ... in this order."""
   narrow = _narrow(hidden, weights, 0)
   logits = functools.partial(_logits, narrow, temperature=weights.temperature)
@@ -235,7 +237,7 @@ def _head_logits(hidden: jax.Array, weights: Weights) -> tuple[jax.Array, ...]:
 
 
 def _tail_nll(
-  weights: Weights,
+  weights: SoftmaxWeights,
   index: int,
   start: int,
   hidden: jax.Array,
@@ -248,7 +250,7 @@ def _tail_nll(
 
 
 def _tail_logits(
-  hidden: jax.Array, weights: Weights, index: int, start: int
+  hidden: jax.Array, weights: SoftmaxWeights, index: int, start: int
 ) -> jax.Array:
   kernel = weights.kernels[index]
   bias = weights.bias[start : start + kernel.shape[0]]
@@ -257,7 +259,9 @@ def _tail_logits(
     return _logits(narrow, kernel, bias, temperature=weights.temperature)
 
 
-def _narrow(hidden: jax.Array, weights: Weights, index: int) -> jax.Array:
+def _narrow(
+  hidden: jax.Array, weights: SoftmaxWeights, index: int
+) -> jax.Array:
   """Hidden states in the width of a cluster, [B, T, E_c]."""
   projection = weights.projections[index]
   return adaptive_embedding.project(hidden, projection, transpose=True)

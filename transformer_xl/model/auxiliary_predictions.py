@@ -43,8 +43,8 @@ class Heads(NamedTuple):
       layers in front of all arrays. None if they share `last`.
   """
 
-  last: tuple[adaptive_softmax.Weights, ...]
-  below: tuple[adaptive_softmax.Weights, ...] | None
+  last: tuple[adaptive_softmax.SoftmaxWeights, ...]
+  below: tuple[adaptive_softmax.SoftmaxWeights, ...] | None
 
 
 def layers_predict(config: schema.ModelConfig) -> bool:
@@ -63,7 +63,7 @@ class AuxiliaryPredictions(nn.Module):
   config: schema.ModelConfig
 
   @nn.compact
-  def __call__(self, head: adaptive_softmax.Weights) -> Heads:
+  def __call__(self, head: adaptive_softmax.SoftmaxWeights) -> Heads:
     """All softmaxes, given the model's own."""
     config = self.config
     num_targets = config.auxiliary.num_targets
@@ -126,7 +126,7 @@ def losses(
     return tuple(total)
 
   def predict(
-    hidden: jax.Array, own: tuple[adaptive_softmax.Weights, ...] | None
+    hidden: jax.Array, own: tuple[adaptive_softmax.SoftmaxWeights, ...] | None
   ) -> list[jax.Array]:
     return [
       adaptive_softmax.nll(hidden, later, head)

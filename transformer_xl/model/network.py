@@ -247,7 +247,7 @@ class Network(nn.Module):
       hidden = hidden * words[inputs]
     return hidden
 
-  def head(self) -> adaptive_softmax.Weights:
+  def head(self) -> adaptive_softmax.SoftmaxWeights:
     """The weights of the softmax."""
     weights = self.softmax(self.embedding.tables, self.embedding.projections)
     temperature = adaptive_softmax.Temperature(self.settings.temperature)

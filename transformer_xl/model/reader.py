@@ -83,7 +83,7 @@ class TokenReader(abc.ABC):
     """What the softmax reads, and the next state."""
 
   @abc.abstractmethod
-  def head(self, frozen: shapes.PyTree) -> adaptive_softmax.Weights:
+  def head(self, frozen: shapes.PyTree) -> adaptive_softmax.SoftmaxWeights:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
 
   def step(
@@ -147,7 +147,7 @@ class NetworkReader(TokenReader):
     """What the softmax reads, and the next state."""
     return self._bound(frozen)(tokens, state, resets)
 
-  def head(self, frozen: shapes.PyTree) -> adaptive_softmax.Weights:
+  def head(self, frozen: shapes.PyTree) -> adaptive_softmax.SoftmaxWeights:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
     return self._bound(frozen).head()
 
@@ -235,7 +235,7 @@ class Reader(TokenReader):
     vectors = self._bound(frozen).embed(tokens)
     return self.layers.read_layers(frozen, state, vectors, resets, count)
 
-  def head(self, frozen: Frozen) -> adaptive_softmax.Weights:
+  def head(self, frozen: Frozen) -> adaptive_softmax.SoftmaxWeights:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
     return self._bound(frozen).head()
 

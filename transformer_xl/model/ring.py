@@ -41,22 +41,22 @@ class Cache(NamedTuple):
   values: shapes.Ring
 
 
-class Ring(NamedTuple):
+class RingState(NamedTuple):
   """The state of one layer: its cache, and where it writes next."""
 
   cache: Cache
   slot: jt.Int[shapes.Array, ""]  # Where the next token goes.
 
-  def partition_specs(self) -> "Ring":
+  def partition_specs(self) -> "RingState":
     """The ring's PartitionSpecs, which split it by lanes and heads."""
     rows = mesh_lib.spec((*mesh_lib.LANES, "tensor"))
     whole = mesh_lib.spec()
-    return Ring(Cache(rows, rows), whole)
+    return RingState(Cache(rows, rows), whole)
 
-  def repeat_lane(self, count: int) -> "Ring":
+  def repeat_lane(self, count: int) -> "RingState":
     """The ring of a single lane, in `count` lanes."""
     tiled = jax.tree.map(lambda rows: jnp.tile(rows, (count, 1, 1)), self.cache)
-    return Ring(tiled, self.slot)
+    return RingState(tiled, self.slot)
 
 
 class Prepared(NamedTuple):
@@ -80,7 +80,7 @@ def at_one_slot(
   slots: dict[int, jax.Array] = {}
   result = []
   for layer in layers:
-    if isinstance(layer, Ring):
+    if isinstance(layer, RingState):
       count = layer.cache.keys.shape[-1]
       layer = layer._replace(slot=slots.setdefault(count, layer.slot))
     result.append(layer)
@@ -119,7 +119,7 @@ class RingAttention(mixer.Mixer):
   def __call__(
     self,
     hidden: shapes.Hidden,
-    state: Ring,
+    state: RingState,
     shared: mixer.Shared,
     norm: mixer.Norm,
   ) -> tuple[shapes.Hidden, mixer.Kept]:
@@ -181,7 +181,7 @@ class RingAttention(mixer.Mixer):
     )
     count = shared.num_counted(segment_len)
     slot = (state.slot + count) % cache.keys.shape[-1]
-    return output, mixer.Kept(Ring(cache, slot))
+    return output, mixer.Kept(RingState(cache, slot))
 
 
 class Streaming:
@@ -249,16 +249,16 @@ class Streaming:
     batch_size: int,
     mem_len: int,
     step_len: int,
-  ) -> Ring:
+  ) -> RingState:
     """A ring of empty slots, before the first token."""
     before = jnp.arange(-num_slots(mem_len, step_len), 0, dtype=jnp.int32)
     cache = _filled(config, parameters["prepared"].empty, before, batch_size)
-    return Ring(cache, jnp.zeros((), jnp.int32))
+    return RingState(cache, jnp.zeros((), jnp.int32))
 
   @staticmethod
   def for_tokens(
-    parameters: shapes.PyTree, state: Ring, *, mem_len: int
-  ) -> tuple[shapes.PyTree, Ring]:
+    parameters: shapes.PyTree, state: RingState, *, mem_len: int
+  ) -> tuple[shapes.PyTree, RingState]:
     """Continues in M + 1 slots.
 
     Every token reads the whole ring, so slots for a full segment would only
@@ -276,7 +276,7 @@ class Streaming:
     if terms.added is not None:
       terms = terms._replace(added=terms.added[:, -count:])
     prepared = prepared._replace(position_key=position_key, distance=terms)
-    start = Ring(cache, jnp.zeros((), jnp.int32))
+    start = RingState(cache, jnp.zeros((), jnp.int32))
     return {**parameters, "prepared": prepared}, start
 
 
@@ -342,7 +342,10 @@ def _filled(
 
 
 def _forget(
-  config: schema.ModelConfig, state: Ring, empty: Cache, shared: mixer.Shared
+  config: schema.ModelConfig,
+  state: RingState,
+  empty: Cache,
+  shared: mixer.Shared,
 ) -> Cache:
   """The ring with empty slots in the lanes that forget."""
   assert shared.forgets is not None
@@ -358,7 +361,7 @@ def _forget(
 
 # Compiled once for all layers. Operation by operation, that takes longer.
 @functools.partial(jax.jit, static_argnames="count")
-def _newest(state: Ring, *, count: int) -> Cache:
+def _newest(state: RingState, *, count: int) -> Cache:
   """The newest `count` slots, oldest first."""
   slots = state.slot - count + jnp.arange(count, dtype=jnp.int32)
   kept = slots % state.cache.keys.shape[-1]

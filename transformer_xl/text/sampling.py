@@ -63,7 +63,7 @@ class Weights(NamedTuple):
   """What a reader reads and predicts with."""
 
   frozen: shapes.PyTree
-  head: adaptive_softmax.Weights
+  head: adaptive_softmax.SoftmaxWeights
 
 
 class Drawing(NamedTuple):
@@ -152,7 +152,7 @@ def decode(
 
 
 def _choose(
-  head: adaptive_softmax.Weights,
+  head: adaptive_softmax.SoftmaxWeights,
   drawing: Drawing,
   keys: jax.Array,
   settings: SamplingSettings,

@@ -29,7 +29,7 @@ from transformer_xl.model.mixers import recurrent
 _GATES = "ifgo"
 
 
-class Carry(NamedTuple):
+class CellState(NamedTuple):
   """What is known of the tokens before, in float32.
 
   Attributes:
@@ -85,7 +85,7 @@ class LSTM(recurrent.Recurrent):
     read = read_tokens(
       jnp.swapaxes(gates, 0, 1),
       from_outputs,
-      Carry(cell=start[:, 1], output=start[:, 0]),
+      CellState(cell=start[:, 1], output=start[:, 0]),
       shared.resets.T,
     )
     cells = jnp.swapaxes(read.cell, 0, 1)
@@ -116,9 +116,9 @@ def _kernel_of(params: shapes.PyTree, source: str) -> jax.Array:
 def read_tokens(
   gates: jt.Float[jax.Array, "T B G"],
   kernel: jt.Float[jax.Array, "D G"],
-  start: Carry,
+  start: CellState,
   resets: jt.Bool[jax.Array, "T B"],
-) -> Carry:
+) -> CellState:
   """Reads one token of every lane after the other.
 
   Args:
@@ -132,8 +132,8 @@ def read_tokens(
   """
 
   def read(
-    carry: Carry, column: tuple[jax.Array, jax.Array]
-  ) -> tuple[Carry, Carry]:
+    carry: CellState, column: tuple[jax.Array, jax.Array]
+  ) -> tuple[CellState, CellState]:
     own_gates, reset = column
     carry = _unless(reset, carry)
     product = carry.output.astype(kernel.dtype) @ kernel
@@ -144,33 +144,33 @@ def read_tokens(
   return after
 
 
-def _next(gates: jax.Array, cell: jax.Array) -> Carry:
+def _next(gates: jax.Array, cell: jax.Array) -> CellState:
   """The cell and the output of a token, from its gates and the last cell."""
   new, forget, candidate, output = jnp.split(gates, 4, axis=-1)
   kept = nn.sigmoid(forget) * cell
   cell = kept + nn.sigmoid(new) * jnp.tanh(candidate)
-  return Carry(cell, nn.sigmoid(output) * jnp.tanh(cell))
+  return CellState(cell, nn.sigmoid(output) * jnp.tanh(cell))
 
 
-def _unless(resets: jax.Array, carry: Carry) -> Carry:
+def _unless(resets: jax.Array, carry: CellState) -> CellState:
   """Zeros where a document starts."""
   return jax.tree.map(lambda x: jnp.where(resets[..., None], 0, x), carry)
 
 
 # What the backward pass of `read_tokens` needs: arguments and result.
-_Saved = tuple[jax.Array, jax.Array, Carry, jax.Array, Carry]
+_Saved = tuple[jax.Array, jax.Array, CellState, jax.Array, CellState]
 
 
 def _forward(
-  gates: jax.Array, kernel: jax.Array, start: Carry, resets: jax.Array
-) -> tuple[Carry, _Saved]:
+  gates: jax.Array, kernel: jax.Array, start: CellState, resets: jax.Array
+) -> tuple[CellState, _Saved]:
   after = read_tokens(gates, kernel, start, resets)
   return after, (gates, kernel, start, resets, after)
 
 
 def _backward(
-  saved: _Saved, gradients: Carry
-) -> tuple[jax.Array, jax.Array, Carry, None]:
+  saved: _Saved, gradients: CellState
+) -> tuple[jax.Array, jax.Array, CellState, None]:
   """Gradients of the gates, the kernel and the start, by those of `after`."""
   gates, kernel, start, resets, after = saved
   before = jax.tree.map(
@@ -181,14 +181,14 @@ def _backward(
   products, pull_products = jax.vjp(dense.times, outputs, kernel)
 
   def read_back(
-    carry: Carry, column: tuple[jax.Array, jax.Array, jax.Array, Carry]
-  ) -> tuple[Carry, jax.Array]:
+    carry: CellState, column: tuple[jax.Array, jax.Array, jax.Array, CellState]
+  ) -> tuple[CellState, jax.Array]:
     """Gradients before a token, by those after it."""
     own_gates, cell, reset, own = column
     _, pull = jax.vjp(_next, own_gates, cell)
     of_gates, of_cell = pull(jax.tree.map(jnp.add, carry, own))
     of_output = (of_gates @ kernel.T).astype(cell.dtype)
-    return _unless(reset, Carry(of_cell, of_output)), of_gates
+    return _unless(reset, CellState(of_cell, of_output)), of_gates
 
   of_start, of_gates = jax.lax.scan(
     read_back,

@@ -37,7 +37,7 @@ _FORGET_BIAS = -4.0
 _MOMENTUM_BIAS = 0.0
 
 
-class Weights(NamedTuple):
+class NetworkWeights(NamedTuple):
   """The networks of all heads, or what is added to their matrices; float32."""
 
   first: jt.Float[shapes.Array, "*B H Dk F"]
@@ -53,8 +53,8 @@ class Memory(NamedTuple):
     newest last. They are zeros where they are not of the document.
   """
 
-  learned: Weights
-  momentum: Weights
+  learned: NetworkWeights
+  momentum: NetworkWeights
   rows: jt.Float[shapes.Array, "B J W"]
 
 
@@ -94,7 +94,7 @@ class Titans(mixer.Mixer):
     num_heads = config.num_heads if mem_len else 0
     num_rows = short_convolution.NUM_BEFORE if mem_len else 0
     channels = config.num_heads * (2 * own.key_dim + own.value_dim)
-    nothing = Weights(
+    nothing = NetworkWeights(
       jnp.zeros((batch_size, num_heads, own.key_dim, own.hidden_dim)),
       jnp.zeros((batch_size, num_heads, own.hidden_dim, own.value_dim)),
     )
@@ -124,7 +124,7 @@ class Titans(mixer.Mixer):
       value_dim=own.value_dim,
     )
 
-    start = Weights(
+    start = NetworkWeights(
       self._drawn("first", (num_heads, own.key_dim, own.hidden_dim)),
       self._drawn("second", (num_heads, own.hidden_dim, own.value_dim)),
     )
@@ -147,8 +147,8 @@ class Titans(mixer.Mixer):
     )
     num_kept = state.learned.first.shape[1]
     kept = Memory(
-      Weights(*(x[:, :num_kept] for x in learned)),
-      Weights(*(x[:, :num_kept] for x in momentum)),
+      NetworkWeights(*(x[:, :num_kept] for x in learned)),
+      NetworkWeights(*(x[:, :num_kept] for x in momentum)),
       heads.rows,
     )
     mixed = associations.gated_output(self, outputs, rows, shared)
@@ -213,8 +213,11 @@ class Tokens(NamedTuple):
 
 
 def read_tokens(
-  tokens: Tokens, start: Weights, learned: Weights, momentum: Weights
-) -> tuple[jt.Float[shapes.Array, "B T H Dv"], Weights, Weights]:
+  tokens: Tokens,
+  start: NetworkWeights,
+  learned: NetworkWeights,
+  momentum: NetworkWeights,
+) -> tuple[jt.Float[shapes.Array, "B T H Dv"], NetworkWeights, NetworkWeights]:
   """Trains the networks on one token after the other, and asks them.
 
   With the weights M of a head and its momentum S, every token makes
@@ -230,8 +233,8 @@ def read_tokens(
   """
 
   def read(
-    carried: tuple[Weights, Weights], token: Tokens
-  ) -> tuple[tuple[Weights, Weights], jax.Array]:
+    carried: tuple[NetworkWeights, NetworkWeights], token: Tokens
+  ) -> tuple[tuple[NetworkWeights, NetworkWeights], jax.Array]:
     """Reads one token; carries the whole weights, and the momentum."""
     is_first = token.resets[:, None, None, None]
     weights, momentum = jax.tree.map(
@@ -268,7 +271,7 @@ def read_tokens(
 
 
 def _answer(
-  weights: Weights, key: jt.Float[jax.Array, "B H Dk"]
+  weights: NetworkWeights, key: jt.Float[jax.Array, "B H Dk"]
 ) -> jt.Float[jax.Array, "B H Dv"]:
   """What the networks give for a key or a query."""
   inner = jnp.einsum("bhk,bhkf->bhf", key, weights.first)
@@ -276,10 +279,10 @@ def _answer(
 
 
 def _gradient(
-  weights: Weights,
+  weights: NetworkWeights,
   key: jt.Float[jax.Array, "B H Dk"],
   value: jt.Float[jax.Array, "B H Dv"],
-) -> Weights:
+) -> NetworkWeights:
   """The gradient of the squared distance between answers and values."""
   inner = jnp.einsum("bhk,bhkf->bhf", key, weights.first)
   share = nn.sigmoid(inner)
@@ -288,7 +291,7 @@ def _gradient(
   error = 2 * (answer - value)
   of_active = jnp.einsum("bhv,bhfv->bhf", error, weights.second)
   of_inner = of_active * share * (1 + inner * (1 - share))
-  return Weights(
+  return NetworkWeights(
     jnp.einsum("bhk,bhf->bhkf", key, of_inner),
     jnp.einsum("bhf,bhv->bhfv", active, error),
   )
@@ -305,8 +308,8 @@ def _bounded(
   return gradient * jax.lax.rsqrt(1 + squares)
 
 
-def _with_heads(weights: Weights, num_heads: int) -> Weights:
+def _with_heads(weights: NetworkWeights, num_heads: int) -> NetworkWeights:
   """Zeros for all heads in the place of a state without memory."""
   missing = num_heads - weights.first.shape[1]
   padding = ((0, 0), (0, missing), (0, 0), (0, 0))
-  return Weights(*(jnp.pad(x, padding) for x in weights))
+  return NetworkWeights(*(jnp.pad(x, padding) for x in weights))
