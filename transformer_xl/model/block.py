@@ -100,12 +100,12 @@ class Turn(nn.Module):
   Attributes:
     config: of the model.
     settings: how it reads.
-    layers: the places of the pattern, lowest first.
+    places: of the pattern, lowest first.
   """
 
   config: schema.ModelConfig
   settings: mixer_lib.Settings
-  layers: tuple[pattern.Place, ...]
+  places: tuple[pattern.Place, ...]
 
   @nn.compact
   def __call__(
@@ -130,7 +130,7 @@ class Turn(nn.Module):
     keeps_outputs = self.settings.returns_losses
     keeps_outputs &= auxiliary_predictions.layers_predict(self.config)
     kept_by_layer = []
-    for index, place in enumerate(self.layers):
+    for index, place in enumerate(self.places):
       layer = Layer(self.config, self.settings, place, name=str(index))
       if index == 0:
         # Flax derives random keys from the names of the modules around them.
@@ -155,8 +155,8 @@ def scanned(
   loop is unrolled. A real one copies, in each iteration, a slice out of every
   stack, and what the backward pass needs into another stack.
   """
-  layers = pattern.places(config)
-  num_turns = config.num_layers // len(layers)
+  places = pattern.places(config)
+  num_turns = config.num_layers // len(places)
   unroll = min(config.scan_unroll or num_turns, num_turns)
   body = Turn
   if config.remat != "none":  # The backward pass computes some values again.
@@ -174,4 +174,4 @@ def scanned(
     length=num_turns,
     unroll=unroll,
   )
-  return scan(config, settings, layers)
+  return scan(config, settings, places)

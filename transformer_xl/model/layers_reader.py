@@ -70,12 +70,12 @@ class ReaderState(NamedTuple):
   def repeat_lane(self, count: int) -> "ReaderState":
     """The state of a single lane, in `count` lanes."""
 
-    def repeated(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
-      if hasattr(layer, "repeat_lane"):
-        return layer.repeat_lane(count)
+    def repeated(state: mixer_lib.LayerState) -> mixer_lib.LayerState:
+      if hasattr(state, "repeat_lane"):
+        return state.repeat_lane(count)
       return jax.tree.map(
         lambda leaf: jnp.repeat(leaf, count, axis=0) if leaf.ndim else leaf,
-        layer,
+        state,
       )
 
     layers = tuple(map(repeated, self.layers))
@@ -84,11 +84,11 @@ class ReaderState(NamedTuple):
   def partition_specs(self) -> "ReaderState":
     """The state's PartitionSpecs: by lanes, and for rings by heads as well."""
 
-    def specs(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
-      if hasattr(layer, "partition_specs"):
-        return layer.partition_specs()
+    def specs(state: mixer_lib.LayerState) -> mixer_lib.LayerState:
+      if hasattr(state, "partition_specs"):
+        return state.partition_specs()
       return jax.tree.map(
-        lambda leaf: P(mesh_lib.LANES) if leaf.ndim else P(), layer
+        lambda leaf: P(mesh_lib.LANES) if leaf.ndim else P(), state
       )
 
     layers = tuple(map(specs, self.layers))
@@ -148,30 +148,30 @@ class LayersReader:
     biases = self._bound(outside).biases
     num_places = len(params["layers"])
     layers = []
-    for index, layer in enumerate(pattern.all_layers(self.config)):
-      turn, place = divmod(index, num_places)
-      stacked = params["layers"][str(place)]
+    for index, place in enumerate(pattern.all_layers(self.config)):
+      turn, number = divmod(index, num_places)
+      stacked = params["layers"][str(number)]
       layers.append(
-        _freeze_layer(stacked, turn, biases, reader=self, layer=layer)
+        _freeze_layer(stacked, turn, biases, reader=self, place=place)
       )
     return Frozen(outside, tuple(layers))
 
   def start(self, frozen: Frozen, *, batch_size: int) -> ReaderState:
     """The state before the first token."""
     states = []
-    for index, layer in enumerate(pattern.all_layers(self.config)):
-      mem_len = layer.mem_len(self.mem_len)
-      streaming = layer.mixer.streaming
+    for index, place in enumerate(pattern.all_layers(self.config)):
+      mem_len = place.mem_len(self.mem_len)
+      streaming = place.mixer.streaming
       if streaming is not None:
         state = streaming.start(
           self.config,
-          frozen.layers[index][layer.name],
+          frozen.layers[index][place.name],
           batch_size=batch_size,
           mem_len=mem_len,
           step_len=self._step_len,
         )
       else:
-        state = self._empty_state(layer, batch_size=batch_size)
+        state = self._empty_state(place, batch_size=batch_size)
       states.append(state)
     # Own arrays, since a donated buffer can be given away only once.
     return ReaderState(
@@ -187,13 +187,13 @@ class LayersReader:
     """Continues with single tokens: a reader, its parameters and its state."""
     layers = []
     states = []
-    for index, layer in enumerate(pattern.all_layers(self.config)):
+    for index, place in enumerate(pattern.all_layers(self.config)):
       params = dict(frozen.layers[index])
       layer_state = state.layers[index]
-      streaming = layer.mixer.streaming
+      streaming = place.mixer.streaming
       if streaming is not None:
-        params[layer.name], layer_state = streaming.for_tokens(
-          params[layer.name], layer_state, mem_len=layer.mem_len(self.mem_len)
+        params[place.name], layer_state = streaming.for_tokens(
+          params[place.name], layer_state, mem_len=place.mem_len(self.mem_len)
         )
       layers.append(params)
       states.append(layer_state)
@@ -265,11 +265,11 @@ class LayersReader:
     outputs = [layers.enter(vectors, first_position=state.position)]
     held = ring.at_one_slot(state.layers)
     states = []
-    for index, layer in enumerate(pattern.all_layers(self.config)):
+    for index, place in enumerate(pattern.all_layers(self.config)):
       layer_state = held[index]
       layer_shared = shared
-      if self._holds_segment(layer):
-        empty = self._empty_state(layer, batch_size=state.num_lanes)
+      if self._holds_segment(place):
+        empty = self._empty_state(place, batch_size=state.num_lanes)
         layer_state = jax.tree.map(
           lambda fresh, old: jnp.where(state.position == 0, fresh, old),
           empty,
@@ -285,8 +285,8 @@ class LayersReader:
         layer_state,
         layer_shared,
         reader=self,
-        layer=layer,
-        kind=layer.mixer,
+        place=place,
+        kind=place.mixer,
       )
       outputs.append(hidden)
       states.append(kept.state)
@@ -312,13 +312,13 @@ class LayersReader:
     """
     num_places = len(pattern.places(self.config))
     layers = []
-    for index, layer in enumerate(pattern.all_layers(self.config)):
+    for index, place in enumerate(pattern.all_layers(self.config)):
       of_layer = layer_splits(splits, index % num_places)
-      if layer.mixer.streaming is not None:
+      if place.mixer.streaming is not None:
         of_layer = {
           path: split
           for path, split in of_layer.items()
-          if path[0] != layer.name
+          if path[0] != place.name
         }
       layers.append(mesh_lib.shardings(mesh, frozen.layers[index], of_layer))
     outside = mesh_lib.shardings(mesh, frozen.outside, splits)
@@ -339,36 +339,36 @@ class LayersReader:
         "one shorter step, then single vectors (for_tokens)."
       )
 
-  def _holds_segment(self, layer: pattern.Place) -> bool:
+  def _holds_segment(self, place: pattern.Place) -> bool:
     """Whether a layer without memory gets one that is as long as the segment.
 
     Its tokens see those before them in the segment, which steps that are parts
     of it have to remember. Streaming forms do so by themselves.
     """
     steps_are_parts = not self.whole_steps and self.segment_len > 1
-    is_stream = layer.mixer.streaming is not None
+    is_stream = place.mixer.streaming is not None
     return self.mem_len == 0 and steps_are_parts and not is_stream
 
   def _empty_state(
-    self, layer: pattern.Place, *, batch_size: int
+    self, place: pattern.Place, *, batch_size: int
   ) -> mixer_lib.LayerState:
     """The state of a layer without a streaming form before the first token."""
-    mem_len = layer.mem_len(self.mem_len)
-    if self._holds_segment(layer):  # All of it: a limit is for what is before.
+    mem_len = place.mem_len(self.mem_len)
+    if self._holds_segment(place):  # All of it: a limit is for what is before.
       mem_len = self.segment_len
-    return layer.mixer.empty_state(
+    return place.mixer.empty_state(
       self.config,
       batch_size=batch_size,
       mem_len=mem_len,
       step_len=self._step_len if self.whole_steps else 1,
     )
 
-  def settings_of(self, layer: pattern.Place) -> mixer_lib.Settings:
+  def settings_of(self, place: pattern.Place) -> mixer_lib.Settings:
     """How a layer reads, with the length of its own memory."""
     return mixer_lib.Settings(
       clamp_len=self.clamp_len,
       same_length=self.same_length,
-      mem_len=layer.mem_len(self.mem_len),
+      mem_len=place.mem_len(self.mem_len),
     )
 
   @property
@@ -382,23 +382,23 @@ class LayersReader:
     return model.bind({"params": outside})
 
 
-def layer_splits(splits: mesh_lib.Splits, place: int) -> mesh_lib.Splits:
+def layer_splits(splits: mesh_lib.Splits, number: int) -> mesh_lib.Splits:
   """How a mesh splits one layer's parameters, which are not stacked.
 
-  `splits` are those of all parameters, and `place` is that of the layer in the
-  pattern.
+  `splits` are those of all parameters, and `number` is that of the layer's
+  place in the pattern.
   """
   return {
     path[2:]: split._replace(num_stacked=0)
     for path, split in splits.items()
-    if path[:2] == ("layers", str(place))
+    if path[:2] == ("layers", str(number))
   }
 
 
 # As a function of its own it is traced once for all layers that are alike. XLA
-# puts its operations in the place of each call. `kind` follows from `layer`; as
+# puts its operations in the place of each call. `kind` follows from `place`; as
 # an argument it makes a new trace for a class that a notebook defines again.
-@functools.partial(jax.jit, static_argnames=("reader", "layer", "kind"))
+@functools.partial(jax.jit, static_argnames=("reader", "place", "kind"))
 def _read_layer(
   params: shapes.PyTree,
   hidden: shapes.Hidden,
@@ -406,27 +406,27 @@ def _read_layer(
   shared: mixer_lib.Shared,
   *,
   reader: LayersReader,
-  layer: pattern.Place,
+  place: pattern.Place,
   kind: type[mixer_lib.Mixer],
 ) -> tuple[shapes.Hidden, mixer_lib.Kept]:
   """The result of one layer, and what it keeps."""
   del kind
   read = block.Layer(
-    reader.config, reader.settings_of(layer), layer, streams=True
+    reader.config, reader.settings_of(place), place, streams=True
   )
   return read.bind({"params": params})(hidden, state, shared)
 
 
 # Called outside of a program, it is compiled once for all layers that are
 # alike; a program of all layers takes many times as long to compile.
-@functools.partial(jax.jit, static_argnames=("reader", "layer"))
+@functools.partial(jax.jit, static_argnames=("reader", "place"))
 def _freeze_layer(
   stacked: shapes.PyTree,
-  turn: jt.Int[shapes.Array, ""],
+  turn: int | jt.Int[shapes.Array, ""],
   biases: shapes.BiasPair | None,
   *,
   reader: LayersReader,
-  layer: pattern.Place,
+  place: pattern.Place,
 ) -> shapes.PyTree:
   """Computes everything of one layer that does not depend on the text.
 
@@ -435,21 +435,21 @@ def _freeze_layer(
     turn: the layer's own index there.
     biases: u and v, if all layers share them.
     reader: reads with the layer.
-    layer: its place of the pattern.
+    place: its place in the pattern.
   """
   own = jax.tree.map(
     lambda leaf: jax.lax.dynamic_index_in_dim(leaf, turn, keepdims=False),
     stacked,
   )
   own = parameters.in_compute_type(own, reader.config)
-  streaming = layer.mixer.streaming
+  streaming = place.mixer.streaming
   if streaming is None:
     return own
   return streaming.prepare(
     reader.config,
-    reader.settings_of(layer),
+    reader.settings_of(place),
     own,
-    name=layer.name,
+    name=place.name,
     biases=biases,
     step_len=reader._step_len,
   )
