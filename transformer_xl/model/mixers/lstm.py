@@ -1,10 +1,10 @@
 """Long short-term memory, one of the networks that the paper compares with.
 
-In the place of attention. A layer remembers an output and a cell, of any age
-(Hochreiter and Schmidhuber 1997; docs/specification.md, section 25). Parameters
-are those of Flax's cell. The product with the inputs does not wait for other
-tokens, so it is one for the whole segment; so is the gradient of the matrices
-that multiply outputs, which autodiff would add up token by token.
+It stands in the place of attention. A layer remembers an output and a cell, of
+any age (Hochreiter and Schmidhuber 1997; docs/specification.md, section 25).
+Parameters are those of Flax's cell. The product with the inputs does not wait
+for other tokens, so it is one for the whole segment; so is the gradient of the
+matrices that multiply outputs, which autodiff would add up token by token.
 
 Shapes: B lanes, T tokens, D model width, G = 4 D for the gates side by side.
 """
@@ -59,6 +59,7 @@ class LSTM(recurrent.Recurrent):
   ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Reads the segment token by token."""
     config = self.config
+    # Never run: it gives the names and initial values of the parameters.
     cell = nn.OptimizedLSTMCell(config.model_dim, parent=None)
 
     def init_cell(key: jax.Array) -> shapes.PyTree:
@@ -135,7 +136,7 @@ def read_tokens(
     carry: CellState, column: tuple[jax.Array, jax.Array]
   ) -> tuple[CellState, CellState]:
     own_gates, reset = column
-    carry = _unless(reset, carry)
+    carry = _reset(carry, where=reset)
     product = carry.output.astype(kernel.dtype) @ kernel
     carry = _next(own_gates + product, carry.cell)
     return carry, carry
@@ -146,15 +147,15 @@ def read_tokens(
 
 def _next(gates: jax.Array, cell: jax.Array) -> CellState:
   """The cell and the output of a token, from its gates and the last cell."""
-  new, forget, candidate, output = jnp.split(gates, 4, axis=-1)
+  input_gate, forget, candidate, output = jnp.split(gates, 4, axis=-1)
   kept = nn.sigmoid(forget) * cell
-  cell = kept + nn.sigmoid(new) * jnp.tanh(candidate)
+  cell = kept + nn.sigmoid(input_gate) * jnp.tanh(candidate)
   return CellState(cell, nn.sigmoid(output) * jnp.tanh(cell))
 
 
-def _unless(resets: jax.Array, carry: CellState) -> CellState:
-  """Zeros where a document starts."""
-  return jax.tree.map(lambda x: jnp.where(resets[..., None], 0, x), carry)
+def _reset(state: CellState, *, where: jax.Array) -> CellState:
+  """The state with zeros in the lanes where a document starts."""
+  return jax.tree.map(lambda x: jnp.where(where[..., None], 0, x), state)
 
 
 # What the backward pass of `read_tokens` needs: arguments and result.
@@ -176,7 +177,7 @@ def _backward(
   before = jax.tree.map(
     lambda first, rest: jnp.concatenate([first[None], rest[:-1]]), start, after
   )
-  before = _unless(resets, before)
+  before = _reset(before, where=resets)
   outputs = before.output.astype(kernel.dtype)
   products, pull_products = jax.vjp(dense.times, outputs, kernel)
 
@@ -188,7 +189,7 @@ def _backward(
     _, pull = jax.vjp(_next, own_gates, cell)
     of_gates, of_cell = pull(jax.tree.map(jnp.add, carry, own))
     of_output = (of_gates @ kernel.T).astype(cell.dtype)
-    return _unless(reset, CellState(of_cell, of_output)), of_gates
+    return _reset(CellState(of_cell, of_output), where=reset), of_gates
 
   of_start, of_gates = jax.lax.scan(
     read_back,
