@@ -60,11 +60,11 @@ class LSTM(recurrent.Recurrent):
     """Reads the segment token by token."""
     config = self.config
     # Never run: it gives the names and initial values of the parameters.
-    cell = nn.OptimizedLSTMCell(config.model_dim, parent=None)
+    flax_cell = nn.OptimizedLSTMCell(config.model_dim, parent=None)
 
     def init_cell(key: jax.Array) -> shapes.PyTree:
       row = jnp.zeros((1, config.model_dim))
-      drawn = cell.init(key, (row, row), row)["params"]
+      drawn = flax_cell.init(key, (row, row), row)["params"]
       return jax.tree.map(
         lambda leaf: parameters.boxed(
           leaf, "inputs" if leaf.ndim == 2 else "whole"
@@ -82,11 +82,11 @@ class LSTM(recurrent.Recurrent):
     bias = jnp.concatenate(biases).astype(config.dtype)
 
     gates = dense.times(norm(hidden), from_inputs) + bias[None, None]
-    start = self.starting_vectors(state)
+    output, cell = jnp.unstack(self.starting_vectors(state), axis=1)
     read = read_tokens(
       jnp.swapaxes(gates, 0, 1),
       from_outputs,
-      CellState(cell=start[:, 1], output=start[:, 0]),
+      CellState(cell=cell, output=output),
       shared.resets.T,
     )
     cells = jnp.swapaxes(read.cell, 0, 1)

@@ -35,12 +35,13 @@ class QRNN(recurrent.Recurrent):
     """Reads all tokens of the segment at once."""
     config = self.config
     width = config.model_dim
-    start = self.starting_vectors(state)
+    # [B, 1, D] each.
+    cell, last_input = jnp.split(self.starting_vectors(state), 2, axis=1)
     is_first = shared.resets[:, :, None]
 
     # Gates of this token and the one before, which a reset hides.
     rows = norm(hidden)
-    last_input = start[:, 1:].astype(rows.dtype)
+    last_input = last_input.astype(rows.dtype)
     before = jnp.concatenate([last_input, rows[:, :-1]], axis=1)
     before = jnp.where(is_first, 0, before)
     pairs = jnp.concatenate([before, rows], axis=2)
@@ -59,7 +60,7 @@ class QRNN(recurrent.Recurrent):
     factors = jnp.where(is_first, 0.0, forget)
     terms = (1 - forget) * jnp.tanh(new)
     kept, added = jax.lax.associative_scan(_compose, (factors, terms), axis=1)
-    cells = kept * start[:, :1] + added
+    cells = kept * cell + added
     outputs = (nn.sigmoid(output) * cells).astype(hidden.dtype)
 
     vectors = jnp.stack([cells, rows.astype(jnp.float32)], axis=2)
