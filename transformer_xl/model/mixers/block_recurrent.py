@@ -129,11 +129,12 @@ class BlockRecurrent(mixer.Mixer):
     write_bias = self.vector("write_bias", width)
     # A gate that keeps most of a vector at first.
     gate_bias = self.param("gate_bias", nn.initializers.ones, (width,))
-    names = self.matrix("vectors", (num_vectors, width))
+    # The paper's learned state IDs, which tell the vectors apart.
+    state_ids = self.matrix("vectors", (num_vectors, width))
     vector_norm = norm_lib.Norm(config, name="vector_norm")
 
-    def named(vectors: Vectors) -> Vectors:
-      return vector_norm(vectors.astype(config.dtype)) + names[None]
+    def with_ids(vectors: Vectors) -> Vectors:
+      return vector_norm(vectors.astype(config.dtype)) + state_ids[None]
 
     # The newest segment of the document is written into the vectors, which are
     # zeros unless they have tokens of the document already.
@@ -144,7 +145,7 @@ class BlockRecurrent(mixer.Mixer):
     tokens = memory if mem_len else jnp.zeros((lanes, 1, width), rows.dtype)
     age = jnp.arange(tokens.shape[1], 0, -1, dtype=jnp.int32)[None]
     is_new = age <= jnp.minimum(shared.length, state.num_held)[:, None]
-    old = named(vectors)
+    old = with_ids(vectors)
     added = _attend(config, mixing, old, old, None)
     added += _attend(config, writing, old, tokens, is_new)
     added = (added + write_bias[None, None]).astype(jnp.float32)
@@ -160,7 +161,7 @@ class BlockRecurrent(mixer.Mixer):
     position = jnp.arange(segment_len, dtype=jnp.int32)[None]
     is_known = (shared.length > num_before)[:, None] & (mem_len > 0)
     is_known = is_known & (shared.since_reset > position)
-    read = _attend(config, reading, rows, named(written), None)
+    read = _attend(config, reading, rows, with_ids(written), None)
     read = jnp.where(is_known[:, :, None], read, 0)
     drop = dropout_lib.of_states(config)
     output = near + drop(read, dropout_lanes=shared.dropout_lanes)
