@@ -58,8 +58,10 @@ def token_by_token(array, rows):
 
 @functools.partial(jax.jit, static_argnames="chunk_len")
 def in_chunks(rows, chunk_len):
-  steps = delta.Steps(**{name: rows[name] for name in delta.Steps._fields})
-  return delta.read_chunks(steps, rows["matrices"], chunk_len=chunk_len)
+  tokens = delta.TokenInputs(
+    **{name: rows[name] for name in delta.TokenInputs._fields}
+  )
+  return delta.read_chunks(tokens, rows["matrices"], chunk_len=chunk_len)
 
 
 def to_jax(rows):

@@ -21,38 +21,40 @@ def arguments():
   draw = generator.standard_normal
   resets = np.zeros((LANES, LENGTH), bool)
   resets[0, [0, 5, 6, 11]] = True
-  steps = mamba2.Steps(
+  tokens = mamba2.TokenInputs(
     query=draw((LANES, LENGTH, 1, SIZE)),
     key=draw((LANES, LENGTH, 1, SIZE)),
     value=draw((LANES, LENGTH, HEADS, CHANNELS)),
     log_decay=-generator.exponential(size=(LANES, LENGTH, HEADS)),
     resets=resets,
   )
-  return steps, draw((LANES, HEADS, SIZE, CHANNELS))
+  return tokens, draw((LANES, HEADS, SIZE, CHANNELS))
 
 
-def token_by_token(steps, states):
+def token_by_token(tokens, states):
   """The recurrence as it is written."""
-  outputs = np.zeros_like(steps.value)
+  outputs = np.zeros_like(tokens.value)
   states = states.copy()
   for lane, t, head in np.ndindex(LANES, LENGTH, HEADS):
-    state = states[lane, head] * (not steps.resets[lane, t])
-    state = np.exp(steps.log_decay[lane, t, head]) * state
-    state = state + np.outer(steps.key[lane, t, 0], steps.value[lane, t, head])
-    outputs[lane, t, head] = steps.query[lane, t, 0] @ state
+    state = states[lane, head] * (not tokens.resets[lane, t])
+    state = np.exp(tokens.log_decay[lane, t, head]) * state
+    state = state + np.outer(
+      tokens.key[lane, t, 0], tokens.value[lane, t, head]
+    )
+    outputs[lane, t, head] = tokens.query[lane, t, 0] @ state
     states[lane, head] = state
   return outputs, states
 
 
 @pytest.mark.parametrize("chunk_len", [1, 4, 7, 13])
 def test_chunks_of_any_length_equal_single_tokens(chunk_len):
-  steps, states = arguments()
+  tokens, states = arguments()
   read = jax.jit(mamba2.read_chunks, static_argnames="chunk_len")
-  narrow = mamba2.Steps(
-    *(jnp.asarray(x, jnp.float32) for x in steps[:-1]), steps.resets
+  narrow = mamba2.TokenInputs(
+    *(jnp.asarray(x, jnp.float32) for x in tokens[:-1]), tokens.resets
   )
   actual = read(narrow, jnp.asarray(states, jnp.float32), chunk_len=chunk_len)
-  expected = token_by_token(steps, states)
+  expected = token_by_token(tokens, states)
   comparison.assert_close(actual, expected, roundings=ROUNDINGS)
 
 

@@ -36,7 +36,7 @@ def tokens(generator, *, rate, forget, keep):
   def gate(value):
     return jnp.full((LANES, LENGTH, HEADS), value, jnp.float32)
 
-  return titans.Tokens(
+  return titans.TokenInputs(
     query=rows(KEYS),
     key=rows(KEYS),
     value=rows(VALUES),
@@ -89,7 +89,7 @@ def test_a_network_that_is_taught_a_pair_answers_its_key():
   nothing = nothing_learned(start)
   drawn = tokens(generator, rate=0.05, forget=0.0, keep=0.5)
   # One pair, again and again, and its key as the question.
-  pair = titans.Tokens(
+  pair = titans.TokenInputs(
     *(jnp.repeat(x[:, :1], 200, axis=1) for x in drawn)
   )._replace(query=jnp.repeat(drawn.key[:, :1], 200, axis=1))
   outputs, _, _ = titans.read_tokens(pair, start, nothing, nothing)

@@ -124,7 +124,9 @@ class Delta(mixer.Mixer):
     without = num_heads - state.matrices.shape[1]
     matrices = jnp.pad(state.matrices, ((0, 0), (0, without), (0, 0), (0, 0)))
     outputs, matrices = read_chunks(
-      Steps(query, heads.key, heads.value, log_decay, write, shared.resets),
+      TokenInputs(
+        query, heads.key, heads.value, log_decay, write, shared.resets
+      ),
       matrices,
       chunk_len=min(CHUNK, segment_len),
     )
@@ -150,7 +152,7 @@ class Delta(mixer.Mixer):
     return 2.0 * config.num_heads * per_head
 
 
-class Steps(NamedTuple):
+class TokenInputs(NamedTuple):
   """What the tokens of a segment do with the matrices of their lanes."""
 
   query: KeyHeads
@@ -162,7 +164,7 @@ class Steps(NamedTuple):
 
 
 def read_chunks(
-  steps: Steps, matrices: Matrices, *, chunk_len: int
+  tokens: TokenInputs, matrices: Matrices, *, chunk_len: int
 ) -> tuple[ValueHeads, Matrices]:
   """The gated delta rule over a segment, in chunks of `chunk_len` tokens.
 
@@ -181,14 +183,14 @@ def read_chunks(
   Returns:
     The outputs, and the matrices after the last token.
   """
-  segment_len = steps.query.shape[1]
+  segment_len = tokens.query.shape[1]
   in_chunks = functools.partial(decay_lib.in_chunks, chunk_len=chunk_len)
-  query = in_chunks(steps.query)
-  key = in_chunks(steps.key)
-  value = in_chunks(steps.value)
-  log_decay = in_chunks(steps.log_decay)
-  write = in_chunks(steps.write)[..., None]
-  is_first = in_chunks(steps.resets[:, :, None])
+  query = in_chunks(tokens.query)
+  key = in_chunks(tokens.key)
+  value = in_chunks(tokens.value)
+  log_decay = in_chunks(tokens.log_decay)
+  write = in_chunks(tokens.write)[..., None]
+  is_first = in_chunks(tokens.resets[:, :, None])
   decay, from_start = decay_lib.between_tokens(log_decay, is_first)
   from_start = from_start[..., None]
 

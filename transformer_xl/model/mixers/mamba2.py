@@ -116,7 +116,7 @@ class Mamba2(mixer.Mixer):
     without = num_heads - state.states.shape[1]
     start = jnp.pad(state.states, ((0, 0), (0, without), (0, 0), (0, 0)))
     outputs, states = read_chunks(
-      Steps(
+      TokenInputs(
         query=query[:, :, None],
         key=key[:, :, None],
         value=step[..., None] * value,
@@ -206,7 +206,7 @@ class Mamba2(mixer.Mixer):
     return 2.0 * (config.model_dim * projected + convolution + states)
 
 
-class Steps(NamedTuple):
+class TokenInputs(NamedTuple):
   """What the tokens of a segment do with the states of their lanes."""
 
   query: Vectors
@@ -217,7 +217,7 @@ class Steps(NamedTuple):
 
 
 def read_chunks(
-  steps: Steps, states: States, *, chunk_len: int
+  tokens: TokenInputs, states: States, *, chunk_len: int
 ) -> tuple[jt.Float[shapes.Array, "B T H P"], States]:
   """The recurrence of the states, in chunks of `chunk_len` tokens.
 
@@ -233,13 +233,13 @@ def read_chunks(
   Returns:
     The outputs, and the states after the last token.
   """
-  segment_len = steps.value.shape[1]
+  segment_len = tokens.value.shape[1]
   in_chunks = functools.partial(decay_lib.in_chunks, chunk_len=chunk_len)
-  query = in_chunks(steps.query)
-  key = in_chunks(steps.key)
-  value = in_chunks(steps.value)
-  log_decay = in_chunks(steps.log_decay)
-  is_first = in_chunks(steps.resets[:, :, None])
+  query = in_chunks(tokens.query)
+  key = in_chunks(tokens.key)
+  value = in_chunks(tokens.value)
+  log_decay = in_chunks(tokens.log_decay)
+  is_first = in_chunks(tokens.resets[:, :, None])
   decays = decay_lib.between_tokens(log_decay, is_first)
 
   products = jnp.einsum("...in,...jn->...ij", query, key)

@@ -129,7 +129,7 @@ class Titans(mixer.Mixer):
       self._drawn("second", (num_heads, own.hidden_dim, own.value_dim)),
     )
     outputs, learned, momentum = read_tokens(
-      Tokens(
+      TokenInputs(
         query=heads.query,
         key=heads.key,
         value=heads.value,
@@ -191,7 +191,7 @@ class Titans(mixer.Mixer):
     return 2.0 * config.num_heads * (projections + convolution + network)
 
 
-class Tokens(NamedTuple):
+class TokenInputs(NamedTuple):
   """What the tokens of a segment teach the networks of their lanes, and ask.
 
   Attributes:
@@ -213,7 +213,7 @@ class Tokens(NamedTuple):
 
 
 def read_tokens(
-  tokens: Tokens,
+  tokens: TokenInputs,
   start: NetworkWeights,
   learned: NetworkWeights,
   momentum: NetworkWeights,
@@ -233,7 +233,7 @@ def read_tokens(
   """
 
   def read(
-    carried: tuple[NetworkWeights, NetworkWeights], token: Tokens
+    carried: tuple[NetworkWeights, NetworkWeights], token: TokenInputs
   ) -> tuple[tuple[NetworkWeights, NetworkWeights], jax.Array]:
     """Reads one token; carries the whole weights, and the momentum."""
     is_first = token.resets[:, None, None, None]
@@ -262,7 +262,7 @@ def read_tokens(
 
   start = jax.tree.map(lambda x: x[None], start)
   weights = jax.tree.map(jnp.add, start, learned)
-  by_token = Tokens(*(jnp.moveaxis(x, 1, 0) for x in tokens))
+  by_token = TokenInputs(*(jnp.moveaxis(x, 1, 0) for x in tokens))
   (weights, momentum), outputs = jax.lax.scan(
     read, (weights, momentum), by_token
   )
