@@ -36,9 +36,10 @@ Vectors = jt.Float[shapes.Array, "B S D"]
 class Memory(NamedTuple):
   """The state of one layer; without memory, M and S are 0.
 
-  hiddens: inputs of the last M tokens, newest last.
-  vectors: in float32, as they were written before the newest segment.
-  num_held: tokens of the newest segment that were read.
+  Attributes:
+    hiddens: inputs of the last M tokens, newest last.
+    vectors: in float32, as they were written before the newest segment.
+    num_held: tokens of the newest segment that were read.
   """
 
   hiddens: shapes.LayerMemory
@@ -139,8 +140,7 @@ class BlockRecurrent(mixer.Mixer):
     # The newest segment of the document is written into the vectors, which are
     # zeros unless they have tokens of the document already.
     is_old = shared.length > state.num_held
-    missing = num_vectors - state.vectors.shape[1]
-    vectors = jnp.pad(state.vectors, ((0, 0), (0, missing), (0, 0)))
+    vectors = mixer.zeros_if_absent(state.vectors, num_vectors)
     vectors = jnp.where(is_old[:, None, None], vectors, 0)
     tokens = memory if mem_len else jnp.zeros((lanes, 1, width), rows.dtype)
     age = jnp.arange(tokens.shape[1], 0, -1, dtype=jnp.int32)[None]
@@ -172,7 +172,7 @@ class BlockRecurrent(mixer.Mixer):
     return output, mixer.Kept(
       Memory(
         remembered,
-        written[:, : num_vectors - missing],
+        written[:, : state.vectors.shape[1]],
         jnp.minimum(num_before + count, visibility.LONG),
       ),
       inspected=inspected,

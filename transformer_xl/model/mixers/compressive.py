@@ -37,11 +37,15 @@ from transformer_xl.model.mixers import mixer
 
 
 class Memory(NamedTuple):
-  """The state of one layer: slots, then its inputs, newest last.
+  """The state of one layer: slots, then its inputs.
 
-  waiting: room for inputs that have left memory and wait for others to be
-    compressed with, right-aligned; none if steps have whole groups of c tokens.
-  num_waiting: how many wait.
+  Attributes:
+    slots: compressed inputs, newest last.
+    waiting: room for inputs that have left memory and wait for others to be
+      compressed with, right-aligned; none if steps have whole groups of c
+      tokens.
+    hiddens: inputs of the last M tokens, newest last.
+    num_waiting: how many wait.
   """
 
   slots: jt.Float[shapes.Array, "B C D"]

@@ -41,9 +41,10 @@ Matrices = jt.Float[shapes.Array, "B H Dk Dv"]
 class Memory(NamedTuple):
   """The state of one layer; without memory, H and J are 0.
 
-  matrices: what keys are associated with, in float32.
-  rows: queries, keys and values of the last tokens before the convolution,
-    newest last. They are zeros where they are not of the document.
+  Attributes:
+    matrices: what keys are associated with, in float32.
+    rows: queries, keys and values of the last tokens before the convolution,
+      newest last. They are zeros where they are not of the document.
   """
 
   matrices: Matrices
@@ -121,16 +122,14 @@ class Delta(mixer.Mixer):
     log_decay = jnp.where(counts, log_decay, 0)
     write = jnp.where(counts, write, 0)
 
-    without = num_heads - state.matrices.shape[1]
-    matrices = jnp.pad(state.matrices, ((0, 0), (0, without), (0, 0), (0, 0)))
     outputs, matrices = read_chunks(
       TokenInputs(
         query, heads.key, heads.value, log_decay, write, shared.resets
       ),
-      matrices,
+      mixer.zeros_if_absent(state.matrices, num_heads),
       chunk_len=min(CHUNK, segment_len),
     )
-    matrices = matrices[:, : num_heads - without]
+    matrices = matrices[:, : state.matrices.shape[1]]
 
     mixed = associations.gated_output(self, outputs, rows, shared)
     return mixed, mixer.Kept(Memory(matrices, heads.rows))

@@ -40,9 +40,10 @@ Vectors = jt.Float[shapes.Array, "B T 1 N"]
 class Memory(NamedTuple):
   """The state of one layer; without memory, H and J are 0.
 
-  states: of the channels of each head, in float32.
-  rows: values, keys and queries of the last tokens before the convolution,
-    newest last. They are zeros where they are not of the document.
+  Attributes:
+    states: of the channels of each head, in float32.
+    rows: values, keys and queries of the last tokens before the convolution,
+      newest last. They are zeros where they are not of the document.
   """
 
   states: States
@@ -113,8 +114,6 @@ class Mamba2(mixer.Mixer):
     log_decay = jnp.where(counts, log_decay, 0)
     step = jnp.where(counts, step, 0)
 
-    without = num_heads - state.states.shape[1]
-    start = jnp.pad(state.states, ((0, 0), (0, without), (0, 0), (0, 0)))
     outputs, states = read_chunks(
       TokenInputs(
         query=query[:, :, None],
@@ -123,10 +122,10 @@ class Mamba2(mixer.Mixer):
         log_decay=log_decay,
         resets=shared.resets,
       ),
-      start,
+      mixer.zeros_if_absent(state.states, num_heads),
       chunk_len=min(CHUNK, segment_len),
     )
-    states = states[:, : num_heads - without]
+    states = states[:, : state.states.shape[1]]
 
     skip = self.param("skip_scale", nn.initializers.ones, (num_heads,))
     outputs = outputs + skip[None, None, :, None] * value

@@ -418,6 +418,15 @@ class Mixer(nn.Module):
     return parameters.vector(self, name, size, split=split)
 
 
+def zeros_if_absent(array: jax.Array, size: int) -> jax.Array:
+  """An array of a state, [B, size, ...], as zeros if nothing is carried on.
+
+  With a `mem_len` of 0 the second axis of such an array has length 0.
+  """
+  missing = size - array.shape[1]
+  return jnp.pad(array, [(0, 0), (0, missing), *[(0, 0)] * (array.ndim - 2)])
+
+
 def identity(rows: jax.Array) -> jax.Array:
   """The norm of layers that normalise their outputs."""
   return rows

@@ -46,8 +46,7 @@ class Recurrent(mixer.Mixer):
 
   def starting_vectors(self, state: Carry) -> jt.Float[shapes.Array, "B V D"]:
     """The vectors that a segment starts from; zeros if none are carried."""
-    missing = NUM_VECTORS - state.vectors.shape[1]
-    return jnp.pad(state.vectors, ((0, 0), (0, missing), (0, 0)))
+    return mixer.zeros_if_absent(state.vectors, NUM_VECTORS)
 
 
 def last_carry(

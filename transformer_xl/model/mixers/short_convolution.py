@@ -47,9 +47,8 @@ def convolve(
     SiLU of the sums in float32, and the J rows before the next segment.
   """
   segment_len = rows.shape[1]
-  missing = NUM_BEFORE - before.shape[1]
-  padded = jnp.pad(before, ((0, 0), (missing, 0), (0, 0)))
-  held = jnp.concatenate([padded, rows], axis=1)
+  carried = mixer.zeros_if_absent(before, NUM_BEFORE)
+  held = jnp.concatenate([carried, rows], axis=1)
   since_reset = visibility.since_reset(shared.resets)
   total = jnp.zeros_like(rows)
   for distance in range(LENGTH):
@@ -64,4 +63,6 @@ def convolve(
   latest = shared.newest(held, NUM_BEFORE)
   age = jnp.arange(NUM_BEFORE - 1, -1, -1)[None]
   latest = jnp.where((age <= since_reset[:, -1:])[:, :, None], latest, 0)
-  return nn.silu(total.astype(jnp.float32)), latest[:, missing:]
+  return nn.silu(total.astype(jnp.float32)), latest[
+    :, NUM_BEFORE - before.shape[1] :
+  ]

@@ -47,10 +47,11 @@ class NetworkWeights(NamedTuple):
 class Memory(NamedTuple):
   """The state of one layer; without memory, H and J are 0.
 
-  learned: what tokens have added to the weights that a document starts with.
-  momentum: of the next step.
-  rows: queries, keys and values of the last tokens before the convolution,
-    newest last. They are zeros where they are not of the document.
+  Attributes:
+    learned: what tokens have added to the weights that a document starts with.
+    momentum: of the next step.
+    rows: queries, keys and values of the last tokens before the convolution,
+      newest last. They are zeros where they are not of the document.
   """
 
   learned: NetworkWeights
@@ -142,8 +143,12 @@ class Titans(mixer.Mixer):
         ),
       ),
       start,
-      _with_heads(state.learned, num_heads),
-      _with_heads(state.momentum, num_heads),
+      NetworkWeights(
+        *(mixer.zeros_if_absent(x, num_heads) for x in state.learned)
+      ),
+      NetworkWeights(
+        *(mixer.zeros_if_absent(x, num_heads) for x in state.momentum)
+      ),
     )
     num_kept = state.learned.first.shape[1]
     kept = Memory(
@@ -306,10 +311,3 @@ def _bounded(
   """
   squares = jnp.sum(jnp.square(gradient), axis=(-2, -1), keepdims=True)
   return gradient * jax.lax.rsqrt(1 + squares)
-
-
-def _with_heads(weights: NetworkWeights, num_heads: int) -> NetworkWeights:
-  """Zeros for all heads in the place of a state without memory."""
-  missing = num_heads - weights.first.shape[1]
-  padding = ((0, 0), (0, missing), (0, 0), (0, 0))
-  return NetworkWeights(*(jnp.pad(x, padding) for x in weights))
