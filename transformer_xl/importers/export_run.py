@@ -135,7 +135,9 @@ def export(
       origin=model_card.origin(
         workdir, dataset=config.data.name, step=model.step
       ),
-      num_parameters=network.num_parameters(network.predicting(model.params)),
+      num_parameters=network.num_parameters(
+        network.without_auxiliary(model.params)
+      ),
       unit=vocabulary.unit,
       model_type=fields["model_type"] if is_decoder else None,
     )

@@ -167,15 +167,15 @@ class Network(nn.Module):
 
     change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
     change = jnp.where(resets[:, 1:], 0.0, change)
-    of_mixers = None
-    for of_layers in kept:
-      if of_layers.loss is not None:
-        loss = jnp.sum(of_layers.loss, axis=0)[:, -num_targets:]
-        of_mixers = loss if of_mixers is None else of_mixers + loss
+    mixer_loss = None
+    for results in kept:
+      if results.loss is not None:
+        loss = jnp.sum(results.loss, axis=0)[:, -num_targets:]
+        mixer_loss = loss if mixer_loss is None else mixer_loss + loss
     auxiliary = AuxiliaryLosses(
       activation=_mean_square(hidden),
       temporal=jnp.pad(change, ((0, 0), (1, 0))),
-      mixers=of_mixers,
+      mixers=mixer_loss,
       outputs=self._layer_outputs(output, kept, dropout_lanes),
     )
     return adaptive_softmax.nll(output, targets, self.head()), auxiliary, state
@@ -233,7 +233,7 @@ class Network(nn.Module):
     """
     vectors = self.embed(inputs)
     hidden, state, kept = self.body.read(vectors, state, resets)
-    return hidden, state, tuple(of_layers.inspected for of_layers in kept)
+    return hidden, state, tuple(results.inspected for results in kept)
 
   def embed(
     self, inputs: shapes.Tokens, *, dropout_lanes: shapes.Lanes | None = None
@@ -284,8 +284,11 @@ def _boxed_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
   return model.init(key, tokens, tokens, state, method="draw")["params"]
 
 
-def predicting(params: shapes.PyTree) -> shapes.PyTree:
-  """Those without the auxiliary predictions, which training alone makes."""
+def without_auxiliary(params: shapes.PyTree) -> shapes.PyTree:
+  """The parameters without those of auxiliary predictions.
+
+  Only training makes such predictions.
+  """
   return {name: tree for name, tree in params.items() if name != "auxiliary"}
 
 
