@@ -63,6 +63,5 @@ def convolve(
   latest = shared.newest(held, NUM_BEFORE)
   age = jnp.arange(NUM_BEFORE - 1, -1, -1)[None]
   latest = jnp.where((age <= since_reset[:, -1:])[:, :, None], latest, 0)
-  return nn.silu(total.astype(jnp.float32)), latest[
-    :, NUM_BEFORE - before.shape[1] :
-  ]
+  latest = latest[:, NUM_BEFORE - before.shape[1] :]
+  return nn.silu(total.astype(jnp.float32)), latest
