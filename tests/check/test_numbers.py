@@ -63,12 +63,12 @@ def test_attention_is_right_in_all_forms(mesh, dtype):
 
 
 def test_a_wrong_mask_in_xla_is_found(mesh, monkeypatch):
-  visible_keys = attention.visible_keys
+  visible_mask = attention.visible_mask
 
   def one_key_further(reach, num_keys):
-    return visible_keys(reach + 1, num_keys)
+    return visible_mask(reach + 1, num_keys)
 
-  monkeypatch.setattr(attention, "visible_keys", one_key_further)
+  monkeypatch.setattr(attention, "visible_mask", one_key_further)
   xla, pallas = attention_findings(mesh)
   assert not xla.passed
   assert pallas.passed

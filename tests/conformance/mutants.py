@@ -77,13 +77,13 @@ class ForgetsToNormalise(adapters.Package):
 
 
 def see_the_next_token(monkeypatch):
-  original = attention.visible_keys
+  original = attention.visible_mask
 
-  def visible_keys(reach, num_keys):
+  def visible_mask(reach, num_keys):
     visible = original(reach, num_keys)
     return visible | jnp.roll(visible, 1, axis=2)
 
-  monkeypatch.setattr(attention, "visible_keys", visible_keys)
+  monkeypatch.setattr(attention, "visible_mask", visible_mask)
 
 
 def window_too_long(monkeypatch):

@@ -67,9 +67,9 @@ def test_clamped_distances_share_an_encoding():
   assert len(np.unique(clamped, axis=0)) == 5
 
 
-def test_visible_keys_are_those_within_reach():
+def test_the_visible_mask_shows_keys_within_reach():
   reach = jnp.array([[0, 4, 2], [9, 0, 1]])
-  actual = attention.visible_keys(reach, 5)
+  actual = attention.visible_mask(reach, 5)
   for lane, i, j in itertools.product(range(2), range(3), range(5)):
     distance = 2 + i - j
     assert actual[lane, i, j] == (0 <= distance <= reach[lane, i])

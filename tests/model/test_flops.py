@@ -94,7 +94,7 @@ def pairs_and_parameters(config, reading):
     shapes.update(jax.eval_shape(lambda: nn.unbox(variables["params"])))
     if kept.inspected is not None:
       num_keys = kept.inspected.key.shape[1]
-      near = attention_lib.visible_keys(kept.inspected.reach, num_keys)
+      near = attention_lib.visible_mask(kept.inspected.reach, num_keys)
       masks["near"] = near.sum(axis=2)
     numbers = [leaf for leaf in jax.tree.leaves(kept.state) if not leaf.ndim]
     return numbers, dict(masks)

@@ -108,7 +108,7 @@ def read_segment(
     total += terms.content_bias + terms.distance_bias
     weights = jax.vmap(_weights)(total, place.reach)
     num_keys = weights.shape[-1]
-    visible = jax.vmap(attention.visible_keys, (0, None))(place.reach, num_keys)
+    visible = jax.vmap(attention.visible_mask, (0, None))(place.reach, num_keys)
     found.append((terms, weights, visible[:, :, None]))
   longest = max(weights.shape[-1] for _, weights, _ in found)
 

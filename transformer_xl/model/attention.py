@@ -208,7 +208,7 @@ def linear_penalties(
   return slopes[:, None, None] * distance[None].astype(jnp.float32)
 
 
-def visible_keys(
+def visible_mask(
   reach: shapes.Reach, num_keys: int
 ) -> jt.Bool[shapes.Array, "B T K"]:
   """True where a query may attend to a key: at the distances 0 to `reach`."""
@@ -228,8 +228,8 @@ def visible_softmax(
   It is computed in float32. Its gradient is computed from the result, which is
   kept in `dtype` alone: float32 would be most of what an update keeps.
   """
-  visible = visible_keys(reach, scores.shape[-1])[None]
-  scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+  is_visible = visible_mask(reach, scores.shape[-1])[None]
+  scores = jnp.where(is_visible, scores, jnp.finfo(jnp.float32).min)
   return jax.nn.softmax(scores, axis=-1).astype(dtype)
 
 

@@ -160,12 +160,12 @@ class RingAttention(mixer.Mixer):
       values=_write(cache.values, written.values, state.slot),
     )
 
-    visible = jnp.minimum(shared.length, mem_len)
+    num_visible = jnp.minimum(shared.length, mem_len)
     if mem_len == 0:  # A step sees what was read of its segment.
-      visible = jnp.minimum(shared.length, step.first_position)
+      num_visible = jnp.minimum(shared.length, step.first_position)
     elif config.memory_start == "zeros":
-      visible = jnp.full_like(shared.length, mem_len)
-    reach = self.reach(shared, visible, mem_len)
+      num_visible = jnp.full_like(shared.length, mem_len)
+    reach = self.reach(shared, num_visible, mem_len)
     inputs = ring_kernels.Inputs(
       query=query,
       key=cache.keys,

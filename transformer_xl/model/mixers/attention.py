@@ -79,12 +79,12 @@ class Attention(mixer.Mixer):
     config = self.config
     mem_len = state.hiddens.shape[1]
     memory = state.hiddens
-    visible = jnp.minimum(shared.length, mem_len)
+    num_visible = jnp.minimum(shared.length, mem_len)
     if config.memory_start == "zeros":
-      visible = jnp.full_like(shared.length, mem_len)
+      num_visible = jnp.full_like(shared.length, mem_len)
       if shared.forgets is not None:
         memory = jnp.where(shared.forgets[:, None, None], 0, memory)
-    reach = self.reach(shared, visible, mem_len)
+    reach = self.reach(shared, num_visible, mem_len)
     output, inspected = attend(
       self, norm(memory), norm(hidden), reach=reach, shared=shared
     )
@@ -99,10 +99,10 @@ class Attention(mixer.Mixer):
   @staticmethod
   def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
     """The projections, and the products over the keys that a token sees."""
-    return operations(config, num_keys=reading.visible_keys(config).mean())
+    return attention_flops(config, num_keys=reading.visible_keys(config).mean())
 
 
-def operations(config: schema.ModelConfig, *, num_keys: float) -> float:
+def attention_flops(config: schema.ModelConfig, *, num_keys: float) -> float:
   """Useful operations of attention for a token that sees `num_keys` keys.
 
   With G heads of keys and values, the projections are 4 D (H + G) Dh, and the

@@ -144,9 +144,9 @@ class Compressive(mixer.Mixer):
     past = _joined(state, num_free)
     num_held = mem_len + state.num_waiting
     visible_slots = jnp.maximum(shared.length - num_held, 0) // rate
-    visible = jnp.minimum(shared.length, num_held)
-    visible += jnp.minimum(visible_slots, num_slots)
-    reach = self.reach(shared, visible, num_slots + mem_len)
+    num_visible = jnp.minimum(shared.length, num_held)
+    num_visible += jnp.minimum(visible_slots, num_slots)
+    reach = self.reach(shared, num_visible, num_slots + mem_len)
     output, inspected = attention.attend(
       self,
       norm(past),
@@ -181,9 +181,9 @@ class Compressive(mixer.Mixer):
     loss = None
     if self.settings.returns_losses and compressive.function == "conv":
       length = visibility.next_length(shared.length, shared.since_reset, count)
-      num_visible = jnp.maximum(length - mem_len - num_waiting, 0) // rate
+      num_after = jnp.maximum(length - mem_len - num_waiting, 0) // rate
       age = num_leaving - 1 - jnp.arange(most_leaving)
-      is_visible = age[None] < jnp.minimum(num_visible, num_slots)[:, None]
+      is_visible = age[None] < jnp.minimum(num_after, num_slots)[:, None]
       is_visible = is_visible & (age >= 0)[None]
       fixed = jax.lax.stop_gradient(leaving)
       loss = self._reconstruction(
@@ -265,7 +265,7 @@ class Compressive(mixer.Mixer):
     """
     if not reading.mem_len:  # Nothing is compressed that a token would see.
       keys = reading.visible_keys(config)
-      return attention.operations(config, num_keys=keys.mean())
+      return attention.attention_flops(config, num_keys=keys.mean())
     compressive = config.own(Compressive.Fields)
     rate = compressive.rate
     num_held = reading.mem_len + compressive.slots
@@ -273,7 +273,7 @@ class Compressive(mixer.Mixer):
     if not reading.same_length:
       step_len = reading.step_len or reading.segment_len + reading.context_len
       keys = keys + (rate - math.gcd(rate, step_len)) / 2
-    result = attention.operations(config, num_keys=keys.mean())
+    result = attention.attention_flops(config, num_keys=keys.mean())
     if compressive.function == "conv":
       result += 2 * config.model_dim**2
     return result

@@ -173,7 +173,7 @@ class Memorizing(mixer.Mixer):
     retrieved = np.minimum(far, memorizing.top_k)
     width = config.num_heads * config.head_dim
     of_far = 2 * width * (far + retrieved).mean()
-    return attention.operations(config, num_keys=near.mean()) + of_far
+    return attention.attention_flops(config, num_keys=near.mean()) + of_far
 
 
 def retrieve(
@@ -198,8 +198,8 @@ def retrieve(
   )
   scores = scores * query.shape[-1] ** -0.5
   num_keys = keys.shape[1]
-  is_far = attention_lib.visible_keys(reach, num_keys)
-  is_far = is_far & ~attention_lib.visible_keys(near_reach, num_keys)
+  is_far = attention_lib.visible_mask(reach, num_keys)
+  is_far = is_far & ~attention_lib.visible_mask(near_reach, num_keys)
   lowest = jnp.finfo(jnp.float32).min
   scores = jnp.where(is_far[:, None], scores, lowest)
 
