@@ -55,25 +55,25 @@ class AdaptiveEmbedding(nn.Module):
   def setup(self) -> None:
     """Draws the parameters."""
     config = self.config
-    parts = clusters(config)
+    with_table = clusters(config)
     if config.div_val == 1:  # One table; its clusters share a projection.
-      parts = (Cluster(0, config.vocab_size, config.embed_dim),)
+      with_table = (Cluster(0, config.vocab_size, config.embed_dim),)
     normal = nn.initializers.normal(config.init_std)
     init = parameters.with_split(normal, "table")
     self.tables = tuple(
-      self.param(f"table_{index}", init, part.shape, jnp.float32)
-      for index, part in enumerate(parts)
+      self.param(f"table_{index}", init, cluster.shape, jnp.float32)
+      for index, cluster in enumerate(with_table)
     )
     self.projections = tuple(
-      projection_parameter(self, index, part.width)
-      for index, part in enumerate(parts)
+      projection_parameter(self, index, cluster.width)
+      for index, cluster in enumerate(with_table)
     )
 
   def __call__(self, tokens: shapes.Tokens) -> shapes.Hidden:
     """The tokens' vectors, by default times sqrt(D), before dropout."""
     dtype = jnp.dtype(self.config.dtype)
     start = 0
-    parts = []
+    by_cluster = []
     for table, projection in zip(self.tables, self.projections, strict=True):
       local = tokens - start
       inside = (local >= 0) & (local < table.shape[0])
@@ -83,9 +83,9 @@ class AdaptiveEmbedding(nn.Module):
       apart = jax.lax.optimization_barrier(table)
       rows = apart[jnp.where(inside, local, 0)].astype(dtype)
       vectors = project(rows, projection, transpose=False)
-      parts.append(jnp.where(inside[..., None], vectors, 0))
+      by_cluster.append(jnp.where(inside[..., None], vectors, 0))
       start += table.shape[0]
-    vectors = functools.reduce(jnp.add, parts)
+    vectors = functools.reduce(jnp.add, by_cluster)
     if not self.config.scale_embeddings:
       return vectors
     return vectors * jnp.asarray(math.sqrt(self.config.model_dim), dtype)

@@ -77,12 +77,12 @@ class AdaptiveSoftmax(nn.Module):
   ) -> SoftmaxWeights:
     """The weights of the softmax, given those of the embedding."""
     config = self.config
-    parts = adaptive_embedding.clusters(config)
+    clusters = adaptive_embedding.clusters(config)
     zeros = nn.initializers.zeros
     normal = nn.initializers.normal(config.init_std)
     of_table = parameters.with_split(normal, "table")
     of_words = parameters.with_split(zeros, "words")
-    shape = (len(parts) - 1, config.embed_dim)
+    shape = (len(clusters) - 1, config.embed_dim)
     cluster_kernel = jnp.zeros(shape, jnp.float32)
     cluster_bias = jnp.zeros(shape[:1], jnp.float32)
     if config.cutoffs:
@@ -90,19 +90,19 @@ class AdaptiveSoftmax(nn.Module):
       cluster_bias = self.param("cluster_bias", zeros, shape[:1], jnp.float32)
     if not config.tie_weights:
       tables = tuple(
-        self.param(f"kernel_{index}", of_table, part.shape, jnp.float32)
-        for index, part in enumerate(parts)
+        self.param(f"kernel_{index}", of_table, cluster.shape, jnp.float32)
+        for index, cluster in enumerate(clusters)
       )
     elif config.div_val == 1:
       # Slices would each give a gradient as large as the table.
       tables = tuple(jnp.split(tables[0], list(config.cutoffs)))
     if len(projections) == 1:
-      projections *= len(parts)
-    first_tied = {"none": len(parts), "all": 0, "all_but_first": 1}
-    untied = parts[: first_tied[config.tie_projections]]
+      projections *= len(clusters)
+    first_tied = {"none": len(clusters), "all": 0, "all_but_first": 1}
+    untied = clusters[: first_tied[config.tie_projections]]
     own = [
-      adaptive_embedding.projection_parameter(self, index, part.width)
-      for index, part in enumerate(untied)
+      adaptive_embedding.projection_parameter(self, index, cluster.width)
+      for index, cluster in enumerate(untied)
     ]
     bias = jnp.zeros((config.vocab_size,), jnp.float32)
     if config.softmax_bias:
@@ -130,7 +130,7 @@ def nll(
     column = jnp.where(inside, shortlist[1] + index - 1, column)
     local = jnp.where(inside, targets - start, 0)
     tail = functools.partial(_tail_nll, weights, index, start)
-    result += sparse_tails.with_room(
+    result += sparse_tails.tail_losses(
       tail, hidden, local, inside, capacity=shares[index - 1]
     )
   head = _head_logits(hidden, weights)
@@ -143,11 +143,11 @@ def log_probs(
   """Log-probabilities of the whole vocabulary, in order of the ids."""
   (_, size), *tails = _bounds(weights)
   head = _head_log_probs(hidden, weights)
-  parts = [
+  by_cluster = [
     _tail_log_probs(hidden, weights, head, index, start)
     for index, (start, _) in enumerate(tails, start=1)
   ]
-  return jnp.concatenate([head[..., :size], *parts], axis=-1)
+  return jnp.concatenate([head[..., :size], *by_cluster], axis=-1)
 
 
 def top_k(
@@ -284,10 +284,10 @@ def _logits(
 def _cross_entropy(
   parts: tuple[jax.Array, ...], targets: jax.Array
 ) -> jax.Array:
-  """Losses [B, T] for logits in several arrays, each [B, T, V_c].
+  """Losses [B, T] for logits in several parts, each [B, T, V_c].
 
   The rule for the gradient saves memory: JAX's own keeps the exponentials and
-  the mask beside the logits. Joining the arrays would copy them.
+  the mask beside the logits. Joining the parts would copy them.
   """
   return _loss_forward(parts, targets)[0]
 

@@ -13,7 +13,7 @@ from transformer_xl import shapes
 _ROWS = 16  # Rows of a bfloat16 tile on TPU.
 
 
-def with_room(
+def tail_losses(
   tail: Callable[..., jax.Array],
   hidden: shapes.Hidden,
   local: shapes.Tokens,
@@ -41,7 +41,7 @@ def with_room(
   slots = rank[:, :, None] == jnp.arange(room)[None, None]
   slots &= inside[:, :, None]  # [G, tokens, room]
 
-  def some(hidden: jax.Array, local: jax.Array) -> jax.Array:
+  def for_picked(hidden: jax.Array, local: jax.Array) -> jax.Array:
     """Losses [G, tokens], computed in the slots that there is room for."""
     flat = hidden.reshape(groups, tokens, -1)
     picked = jnp.einsum(
@@ -58,7 +58,7 @@ def with_room(
     losses = tail_again(picked, local, jnp.any(slots, axis=1))
     return jnp.sum(jnp.where(slots, losses[:, None], 0.0), axis=2)
 
-  def every(hidden: jax.Array, local: jax.Array) -> jax.Array:
+  def for_all(hidden: jax.Array, local: jax.Array) -> jax.Array:
     """Losses [G, tokens], computed for all tokens."""
     by_lane = (groups, lanes // groups, segment_len)
     # A lane of each device at a time, twice: logits of all would not fit.
@@ -72,5 +72,5 @@ def with_room(
     return jnp.moveaxis(losses, 0, 1).reshape(groups, tokens)
 
   fits = jnp.all(rank[:, -1] < room)
-  losses = jax.lax.cond(fits, some, every, hidden, local)
+  losses = jax.lax.cond(fits, for_picked, for_all, hidden, local)
   return losses.reshape(lanes, segment_len)
