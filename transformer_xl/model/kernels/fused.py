@@ -50,8 +50,8 @@ def relative_attention(
 
   def pack(array: jax.Array) -> jax.Array:
     """Pads the heads and joins them: [..., H, Dh] to [..., H * padded Dh]."""
-    lanes = tiling.head_width - head_dim
-    padded = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, lanes)])
+    num_zeros = tiling.head_width - head_dim
+    padded = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, num_zeros)])
     return padded.reshape(*array.shape[:-2], num_heads * tiling.head_width)
 
   arrays = {

@@ -59,9 +59,9 @@ def _forward_kernel(
       tiles.column(refs.reach[:, queries]),
     )
     output = jnp.zeros_like(block.rows)
-    for head, lanes in enumerate(tiles.heads(tiling)):
-      values, lse = _attend(refs, block, head, lanes, tile, tiling)
-      output = jnp.where(lanes, values, output)
+    for head, head_mask in enumerate(tiles.head_masks(tiling)):
+      values, lse = _attend(refs, block, head, head_mask, tile, tiling)
+      output = jnp.where(head_mask, values, output)
       refs.lse[head : head + 1, queries] = tiles.row(lse)
     refs.output[queries] = output.astype(refs.output.dtype)
 
@@ -77,14 +77,14 @@ def _attend(
   refs: types.SimpleNamespace,
   block: _Queries,
   head: int,
-  lanes: jax.Array,
+  head_mask: jax.Array,
   tile: tiling_lib.Tile,
   tiling: tiling_lib.Tiling,
 ) -> tuple[jax.Array, jax.Array]:
   """Attention of one head, and the normalisers of its softmax."""
   dtype = refs.key.dtype
   content, position = (
-    tiles.biased(block.rows, bias_ref, lanes, tiling).astype(dtype)
+    tiles.biased(block.rows, bias_ref, head_mask, tiling).astype(dtype)
     for bias_ref in (refs.content_bias, refs.position_bias)
   )
   scores = tiles.scores(refs, head, content, position, tile, tiling)
@@ -175,12 +175,14 @@ def _add_gradients(
   query = refs.query[queries].astype(jnp.float32)
   content_total = jnp.zeros_like(query)
   position_total = jnp.zeros_like(query)
-  for head, lanes in enumerate(tiles.heads(tiling)):
-    content, position = _head_gradients(refs, query, head, lanes, tile, tiling)
-    content_total = jnp.where(lanes, content, content_total)
+  for head, head_mask in enumerate(tiles.head_masks(tiling)):
+    content, position = _head_gradients(
+      refs, query, head, head_mask, tile, tiling
+    )
+    content_total = jnp.where(head_mask, content, content_total)
     if position is not None:
       position = tiles.upside_down(position)
-      position_total = jnp.where(lanes, position, position_total)
+      position_total = jnp.where(head_mask, position, position_total)
 
   scale = 1 / math.sqrt(tiling.head_dim)
   total = content_total
@@ -198,7 +200,7 @@ def _head_gradients(
   refs: types.SimpleNamespace,
   query: jax.Array,
   head: int,
-  lanes: jax.Array,
+  head_mask: jax.Array,
   tile: tiling_lib.Tile,
   tiling: tiling_lib.Tiling,
 ) -> tuple[jax.Array, jax.Array | None]:
@@ -215,15 +217,16 @@ def _head_gradients(
   # takes the share of each weight.
   gradient = refs.output_gradient[queries].astype(jnp.float32)
   output = refs.output[queries].astype(jnp.float32)
-  weighted = jnp.where(lanes, output * gradient, 0)
+  weighted = jnp.where(head_mask, output * gradient, 0)
   weighted = jnp.sum(weighted, axis=1, keepdims=True)
   if tiling.dropout_rate:
     gradient = gradient * (1 / (1 - tiling.dropout_rate))
-  gradient = jnp.where(lanes, gradient, 0).astype(dtype)
+  gradient = jnp.where(head_mask, gradient, 0).astype(dtype)
 
   # The weights, as in the forward pass.
-  content = tiles.biased(query, refs.content_bias, lanes, tiling).astype(dtype)
-  position = tiles.biased(query, refs.position_bias, lanes, tiling)
+  content = tiles.biased(query, refs.content_bias, head_mask, tiling)
+  content = content.astype(dtype)
+  position = tiles.biased(query, refs.position_bias, head_mask, tiling)
   # For position keys' gradients, which have no factor LOG2E.
   flipped = tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype)
   position = position.astype(dtype)

@@ -131,7 +131,7 @@ def _block_specs(tiling: tiling_lib.Tiling) -> dict[str, pl.BlockSpec]:
   }
 
 
-def heads(tiling: tiling_lib.Tiling) -> list[jax.Array]:
+def head_masks(tiling: tiling_lib.Tiling) -> list[jax.Array]:
   """Masks [1, C] of the lanes that belong to each head of a block.
 
   A head's numbers are never moved to other lanes. Zeros in the lanes of all
@@ -182,13 +182,13 @@ def row(column: jax.Array) -> jax.Array:
 def biased(
   query: jax.Array,
   bias_ref: jax.Ref | None,
-  lanes: jax.Array,
+  head_mask: jax.Array,
   tiling: tiling_lib.Tiling,
 ) -> jax.Array:
   """A head's queries with u or v, [Bq, C], scaled to give scores."""
   if bias_ref is not None:
     query = query + bias_ref[...]
-  return jnp.where(lanes, query * (LOG2E / math.sqrt(tiling.head_dim)), 0)
+  return jnp.where(head_mask, query * (LOG2E / math.sqrt(tiling.head_dim)), 0)
 
 
 def visible(
