@@ -24,7 +24,11 @@ def test_interpreted_rolls_are_those_of_the_hardware(rows, shift):
 def test_tiles_are_aligned_and_cover_what_can_be_seen(queries, remembered):
   keys = queries + remembered
   cut = tiling.make_tiling(
-    query_len=queries, key_len=keys, num_heads=4, head_dim=64
+    query_len=queries,
+    key_len=keys,
+    num_heads=4,
+    head_dim=64,
+    has_positions=True,
   )
   starts = [tile.start for tile in cut.tiles()]
   assert starts == list(range(0, cut.query_len, cut.query_block))

@@ -118,7 +118,7 @@ def backward(
     output: the weighted values that `forward` returned, [B, T, n * C].
     lse: the normalisers that it returned.
     gradient: of the output, [B, T, n * C].
-    tiling: the sizes of blocks.
+    tiling: how the arrays are cut into blocks.
   """
   results = {"output": output, "lse": lse, "output_gradient": gradient}
   outputs = {

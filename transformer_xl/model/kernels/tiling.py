@@ -1,4 +1,4 @@
-"""How fused attention cuts its arrays into blocks: static sizes only.
+"""How fused attention cuts its arrays into blocks: static settings, no arrays.
 
 Heads lie beside each other in the lanes (last axis) of [B, T, H * Dh], as the
 projections make them. A block is 128 lanes wide: two heads of width 64, or one
@@ -40,7 +40,10 @@ class Tile(NamedTuple):
 
 
 class Tiling(NamedTuple):
-  """Sizes of blocks; those that are longer than their arrays are padded."""
+  """Sizes of blocks and arrays, and how the kernels run; all are static.
+
+  Blocks that are longer than their arrays are padded.
+  """
 
   mem_len: int  # M
   segment_len: int  # T
@@ -87,7 +90,7 @@ def make_tiling(
   key_len: int,
   num_heads: int,
   head_dim: int,
-  has_positions: bool = True,
+  has_positions: bool,
 ) -> Tiling:
   """The tiling that was fastest (docs/measurements/tpu.md), without dropout."""
   width = _head_width(num_heads, head_dim)
