@@ -112,7 +112,7 @@ def test_another_hash_of_dropout_is_found(mesh, monkeypatch):
 
 def test_dropout_that_is_not_scaled_up_is_found(mesh, monkeypatch):
   def drop(values, dropout, *, first_query):
-    mask = dropout_lib.kept(
+    mask = dropout_lib.keep_mask(
       dropout.seeds.T[:, :, None, None],
       jnp.arange(values.shape[2], dtype=jnp.int32)[None, None, :, None],
       jnp.arange(values.shape[3], dtype=jnp.int32)[None, None, None],

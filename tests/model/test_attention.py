@@ -122,7 +122,7 @@ def test_what_dropout_keeps_looks_like_chance(rate):
   key = jnp.arange(1024, dtype=jnp.int32)[None]
 
   def scores(seed):
-    kept = np.asarray(dropout_lib.kept(seed, query, key, rate=rate), float)
+    kept = np.asarray(dropout_lib.keep_mask(seed, query, key, rate=rate), float)
     return (kept - (1 - rate)) / np.sqrt(rate * (1 - rate))
 
   one = scores(seed)

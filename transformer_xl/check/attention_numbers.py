@@ -102,7 +102,7 @@ def check_dropout_masks(mesh: jax.sharding.Mesh, dtype: str) -> finding.Finding:
     row = jnp.arange(50, dtype=jnp.int32)[None, None, :, None]
     column = jnp.arange(70, dtype=jnp.int32)[None, None, None]
     seed = rows["seeds"][:, :, None, None]
-    return {"kept": dropout_lib.kept(seed, row, column, rate=RATE)}
+    return {"kept": dropout_lib.keep_mask(seed, row, column, rate=RATE)}
 
   found = on_mesh.call(mesh, keeps, {"seeds": seeds}, {})["kept"]
   expected = equations.kept_weights(seeds, 50, 70, rate=RATE)

@@ -51,7 +51,8 @@ class Dropout(nn.Module):
   ) -> jt.Float[shapes.Array, "*B rows F"]:
     """Drops elements, after a ReLU if `relu`.
 
-    Without `dropout_lanes` nothing is dropped; else a "dropout" key is needed.
+    Both in one function keep only the output for the backward pass. Without
+    `dropout_lanes` nothing is dropped; else a "dropout" key is needed.
     """
     assert values.ndim in (2, 3)
     rate = 0.0
@@ -103,7 +104,7 @@ def drop_weights(
   return _drop(weights, dropout.seeds.T, dropout.rate, False, first_query)
 
 
-def kept(
+def keep_mask(
   seed: jax.Array, row: jax.Array, column: jax.Array, *, rate: float
 ) -> jax.Array:
   """True where dropout keeps an element.
@@ -198,7 +199,7 @@ def _kept_elements(
   iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32)
   row = iota((1,) * first + (num_rows, 1), first)
   column = iota((1,) * first + (1, shape[-1]), first + 1)
-  return kept(seeds[..., None, None], row + first_row, column, rate=rate)
+  return keep_mask(seeds[..., None, None], row + first_row, column, rate=rate)
 
 
 def _hashed(bits: jax.Array, index: jax.Array) -> jax.Array:

@@ -213,7 +213,7 @@ def kept_weights(
   seed = seeds_ref[pl.program_id(1), first + head]
   query = _iota((tiling.query_block, 1), 0) + tile.start
   key = _iota((1, tile.num_keys), 1)
-  return dropout_lib.kept(seed, query, key, rate=tiling.dropout_rate)
+  return dropout_lib.keep_mask(seed, query, key, rate=tiling.dropout_rate)
 
 
 def drop(values: jax.Array, kept: jax.Array | None) -> jax.Array:
