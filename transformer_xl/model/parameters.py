@@ -233,8 +233,8 @@ class Projections:
         self._biases[name] = vector(
           self._module, f"{name}_bias", width, split="features"
         )
-      of_one_row = (1,) * (rows.ndim - 1)
-      projected += self._biases[name].reshape(*of_one_row, -1)
+      in_front = tuple(range(rows.ndim - 1))
+      projected += jnp.expand_dims(self._biases[name], in_front)
     if drops:
       projected = self._drop(projected, dropout_lanes=self._dropout_lanes)
     heads = projected.reshape(*rows.shape[:-1], num_heads, config.head_dim)

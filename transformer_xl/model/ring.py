@@ -142,7 +142,7 @@ class RingAttention(mixer.Mixer):
     query = parameters.normalised_heads(self, "query", query)
     key = parameters.normalised_heads(self, "key", heads[:, :, :, -2])
     query = jnp.swapaxes(query, 1, 2)
-    written = Cache(_slots(key), _slots(heads[:, :, :, -1]))
+    written = Cache(_to_slots(key), _to_slots(heads[:, :, :, -1]))
 
     # Positions count from the first token that was read, so that a key is
     # placed once.
@@ -307,7 +307,7 @@ class _Preparation(nn.Module):
     key = project("key", row)[:, :, ::num_shares]
     value = project("value", row)[:, :, ::num_shares]
     key = parameters.normalised_heads(self, "key", key)
-    empty = Cache(_slots(key), _slots(value))
+    empty = Cache(_to_slots(key), _to_slots(value))
     distances = encoding.positions(
       config, self.num_slots, clamp_len=self.settings.clamp_len
     )
@@ -390,7 +390,7 @@ def _write(
   return jax.lax.bitcast_convert_type(bits, jnp.bfloat16)
 
 
-def _slots(rows: jt.Float[shapes.Array, "B T G Dh"]) -> shapes.Ring:
+def _to_slots(rows: jt.Float[shapes.Array, "B T G Dh"]) -> shapes.Ring:
   """Rearranges rows for a ring, from [B, T, G, Dh] to [B * G, Dh, T]."""
   heads = jnp.moveaxis(rows, 1, 3)  # [B, G, Dh, T]
   return heads.reshape(-1, *heads.shape[2:])

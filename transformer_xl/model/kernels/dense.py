@@ -50,7 +50,7 @@ def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
   for the gradient of the kernel, and takes a third longer for it. A single row
   it multiplies in one thread, and the products of a batch in several.
   """
-  if hardware.device_kind() != "cpu":
+  if not hardware.is_cpu():
     # Flat, autodiff would keep the rows a second time.
     return (on_matrix_units(rows) @ kernel)[..., : rows.shape[-2], :]
   flat = rows.reshape(-1, rows.shape[-1])

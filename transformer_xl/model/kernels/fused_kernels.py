@@ -83,10 +83,10 @@ def _attend(
 ) -> tuple[jax.Array, jax.Array]:
   """Attention of one head, and the normalisers of its softmax."""
   dtype = refs.key.dtype
-  content, position = (
-    tiles.biased(block.rows, bias_ref, head_mask, tiling).astype(dtype)
-    for bias_ref in (refs.content_bias, refs.position_bias)
-  )
+  content = tiles.biased(block.rows, refs.content_bias, head_mask, tiling)
+  content = content.astype(dtype)
+  position = tiles.biased(block.rows, refs.position_bias, head_mask, tiling)
+  position = position.astype(dtype)
   scores = tiles.scores(refs, head, content, position, tile, tiling)
   visible = tiles.visible(block.reach, tile, tiling)
   scores = jnp.where(visible, scores, tiles.MASKED)

@@ -203,11 +203,11 @@ def retrieve(
   lowest = jnp.finfo(jnp.float32).min
   scores = jnp.where(is_far[:, None], scores, lowest)
 
-  best, places = jax.lax.top_k(scores, min(top_k, num_keys))
+  best, indices = jax.lax.top_k(scores, min(top_k, num_keys))
   weights = jnp.where(best > lowest, jax.nn.softmax(best, axis=-1), 0)
   lanes, num_queries, num_heads, head_dim = query.shape
   by_head = jnp.moveaxis(values, 2, 1)  # [B, H, K, Dh]
-  flat = places.reshape(lanes, num_heads, -1, 1)
+  flat = indices.reshape(lanes, num_heads, -1, 1)
   chosen = jnp.take_along_axis(by_head, flat, axis=2)
   chosen = chosen.reshape(lanes, num_heads, num_queries, -1, head_dim)
   far = jnp.einsum(
