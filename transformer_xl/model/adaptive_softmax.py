@@ -40,14 +40,18 @@ class Capacities(tuple[float, ...]):
 
   A cluster then computes only the logits of its own targets. If there are more
   than it has room for, it computes those of all tokens, so the result is the
-  same. Without shares, every cluster computes all tokens.
+  same. Without shares, every cluster computes all tokens. Static, because the
+  shapes of arrays follow from them.
   """
 
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Temperature:
-  """Number that divides all logits, including those of clusters."""
+  """Number that divides all logits, including those of clusters.
+
+  Static, so that a temperature of 1 needs no division.
+  """
 
   value: float = 1.0
 

@@ -32,7 +32,7 @@ Flat = Mapping[str, shapes.PyTree]  # Arrays, or shapes, by their paths.
 
 
 class Settings(NamedTuple):
-  """What adapters are, besides the numbers in them."""
+  """What defines adapters, apart from their parameters."""
 
   rank: int
   alpha: float

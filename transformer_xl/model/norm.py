@@ -66,7 +66,9 @@ def _forward(
     mean = jnp.mean(wide, axis=-1, keepdims=True)
   if hidden.dtype == jnp.float32:
     variance = jnp.mean(jnp.square(wide - mean), axis=-1, keepdims=True)
-  else:  # One pass: the difference loses fewer digits than the type lacks.
+  else:
+    # E[x^2] - E[x]^2 takes one pass. The difference loses digits, but fewer
+    # than float32 has beyond those of the input.
     squares = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
     variance = jnp.maximum(squares - jnp.square(mean), 0)
   # A row of zeros (a dropped word that sees no other) stays zero. Otherwise

@@ -6,7 +6,7 @@ import jax
 
 
 class Stream(enum.IntEnum):
-  """What random numbers are for. Runs depend on the numbers of the streams."""
+  """Uses of random numbers. A run depends on the values of its streams."""
 
   PARAMETERS = 0
   DROPOUT = 1

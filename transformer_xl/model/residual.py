@@ -39,7 +39,7 @@ def add(
 
 
 def of(config: schema.ModelConfig, name: str) -> Join:
-  """What `config.residual` names, as a module of the name if it learns."""
+  """The join that `config.residual` names; a gate is the module `name`."""
   return Gate(config, name=name) if config.residual == "gru" else add
 
 

@@ -302,7 +302,7 @@ class _Preparation(nn.Module):
     encoding = encodings.of(config)
     biases = biases or encoding.layer_biases(self)
     project = parameters.Projections(self, dropout_lanes=None)
-    # Projected for all queries, of which so many in a row share a head.
+    # Heads of keys and values come repeated, `num_shares` times in a row.
     num_shares = config.num_heads // config.num_kv_heads
     key = project("key", row)[:, :, ::num_shares]
     value = project("value", row)[:, :, ::num_shares]

@@ -23,8 +23,8 @@ from transformer_xl.model import attention
 from transformer_xl.model import scores as scores_lib
 from transformer_xl.model.kernels import dense
 
-# More scores than these a CPU computes in parts, of so many queries and slots
-# at a time. Fewer stay in its cache anyway, and take a tenth longer in parts.
+# A CPU computes more scores than these in parts, each of some queries and some
+# slots. Fewer stay in its cache anyway, and take a tenth longer in parts.
 _MOST_SCORES = 4 << 20
 _LARGEST_PART = 512
 _SMALLEST_PART = 128
@@ -157,7 +157,7 @@ class _Sums(NamedTuple):
 
 
 def _part(length: int) -> int:
-  """How many of so many queries, or slots, are taken at a time."""
+  """The size of the parts that `length` queries or slots are cut into."""
   sizes = range(_LARGEST_PART, _SMALLEST_PART - 1, -1)
   nearly_equal = -(-length // -(-length // _LARGEST_PART))
   return next((size for size in sizes if length % size == 0), nearly_equal)
@@ -218,7 +218,7 @@ def _by_ring_heads(
 def _of_lane(
   ring: shapes.Ring, lane: jax.Array, heads: int
 ) -> jt.Float[shapes.Array, "G Dh R"]:
-  """The keys or values of a lane, which has so many heads in the ring."""
+  """The keys or values of a lane, which has `heads` heads in the ring."""
   return jax.lax.dynamic_slice_in_dim(ring, lane * heads, heads)
 
 

@@ -1,8 +1,8 @@
-"""What mixers share whose heads associate keys with values.
+"""Parts of mixers whose heads associate keys with values.
 
-Queries, keys and values go through a short convolution, a state of the mixer's
-own answers the queries, and a gate decides what of the answers goes on. `delta`
-and `titans` read so (docs/specification.md, section 26).
+Queries, keys and values go through a short convolution, the mixer's own state
+answers the queries, and a gate scales the answers. `delta` and `titans` read so
+(docs/specification.md, section 26).
 
 Shapes: B lanes, T tokens, H heads, Dk and Dv widths of keys and values, J rows
 that the convolution remembers, W = H (2 Dk + Dv) its channels.
@@ -27,7 +27,7 @@ _EPSILON = 1e-6
 
 
 class Heads(NamedTuple):
-  """What the heads of a segment ask and are told, in float32.
+  """Queries, keys and values of the heads in a segment, in float32.
 
   Attributes:
     query: rows of length 1.
@@ -94,7 +94,7 @@ def gated_output(
   rows: shapes.Hidden,
   shared: mixer.Shared,
 ) -> shapes.Hidden:
-  """What the heads were answered, as a term of the residual stream.
+  """Turns the answers of all heads into a term of the residual stream.
 
   Args:
     layer: owns the parameters `value_scale`, `gate` and `output`.

@@ -212,6 +212,7 @@ class Compressive(mixer.Mixer):
     """
     config = self.config
     rate = config.own(Compressive.Fields).rate
+    # Attention has created these parameters in this module.
     names = ("query", "key", "value")
     kernels: dict[str, jax.Array] = {
       name: self.get_variable("params", name) for name in names

@@ -1,4 +1,4 @@
-"""What mixers share whose matrices decay from token to token.
+"""Parts of mixers whose matrices decay from token to token.
 
 Each head has a decay for every token, and a segment is read in chunks: within
 one, tokens see each other through products of decays, and the matrix at its
@@ -49,8 +49,8 @@ def between_tokens(
   flat = is_first.reshape(-1, chunk_len)
   since_reset = visibility.since_reset(flat).reshape(is_first.shape)
 
-  # Sums of logarithms begin anew for each token, so that old documents do not
-  # round them.
+  # Every token has its own sum of the logarithms after it. Differences of sums
+  # from the start of the chunk would have the rounding of earlier documents.
   token = jnp.arange(chunk_len, dtype=jnp.int32)
   distance = (token[:, None] - token[None])[None, None, None]
   logs = jnp.where(distance > 0, log_decay[..., None], 0)

@@ -193,7 +193,10 @@ def read_chunks(
   decay, from_start = decay_lib.between_tokens(log_decay, is_first)
   from_start = from_start[..., None]
 
-  # (I + A) u = beta (v - S^T k), where A has what earlier tokens wrote.
+  # (I + A) u = beta (v - S^T k), where A, `earlier`, has what earlier tokens
+  # wrote. Solved for v and for k, it gives u = `written` - `of_start` S for any
+  # S. The gradient of the solution takes the same inverse, transposed, and does
+  # not pass through the products that compute the inverse.
   products = jnp.einsum("...id,...jd->...ij", key, key)
   earlier = jnp.tril(write * decay * products, -1)
   known = write * jnp.concatenate([value, from_start * key], axis=-1)

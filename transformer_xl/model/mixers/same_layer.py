@@ -100,5 +100,5 @@ class SameLayer(mixer.Mixer):
 
   @staticmethod
   def flops(config: schema.ModelConfig, reading: mixer.Reading) -> float:
-    """Those of attention to as many keys."""
+    """Operations of attention; there are as many outputs as inputs."""
     return attention.Attention.flops(config, reading)
