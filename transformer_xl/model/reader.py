@@ -186,8 +186,8 @@ class Reader(TokenReader):
     )
 
   def for_tokens(
-    self, frozen: Frozen, state: layers_reader.ReaderState
-  ) -> tuple["Reader", Frozen, layers_reader.ReaderState]:
+    self, frozen: Frozen, state: State
+  ) -> tuple["Reader", Frozen, State]:
     """Continues with single tokens: a reader, its parameters and its state."""
     layers, frozen, state = self.layers.for_tokens(frozen, state)
     reader = dataclasses.replace(self, step_len=layers.step_len)
@@ -202,20 +202,18 @@ class Reader(TokenReader):
     splits = network.splits(self.config)
     return self.layers.shardings(mesh, frozen, splits)
 
-  def start(
-    self, frozen: Frozen, *, batch_size: int
-  ) -> layers_reader.ReaderState:
+  def start(self, frozen: Frozen, *, batch_size: int) -> State:
     """The state before the first token."""
     return self.layers.start(frozen, batch_size=batch_size)
 
   def read(
     self,
     frozen: Frozen,
-    state: layers_reader.ReaderState,
+    state: State,
     tokens: shapes.Tokens,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[shapes.Hidden, layers_reader.ReaderState]:
+  ) -> tuple[shapes.Hidden, State]:
     """What the softmax reads, and the next state; see `read_layers`."""
     vectors = self._bound(frozen).embed(tokens)
     return self.layers.read(frozen, state, vectors, resets, count)
@@ -223,11 +221,11 @@ class Reader(TokenReader):
   def read_layers(
     self,
     frozen: Frozen,
-    state: layers_reader.ReaderState,
+    state: State,
     tokens: shapes.Tokens,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[tuple[shapes.Hidden, ...], layers_reader.ReaderState]:
+  ) -> tuple[tuple[shapes.Hidden, ...], State]:
     """The states of all layers, N + 1 with the embeddings, and the next state.
 
     `tokens` are ids; all else is as in `LayersReader.read_layers`.
