@@ -240,12 +240,8 @@ class LayersReader:
         that is not known, and results are wrong), or there are `resets` and a
         `count`.
     """
-    if resets is not None and count is not None:
-      raise errors.UserError(
-        "a step has resets and padding (count), of which only one may be: read "
-        "the segment without padding."
-      )
     self._check_step(state, vectors.shape[1])
+    _check_padding(resets, count)
     layers = self._bound(frozen.outside)
     shared = layers_lib.share(state.length, resets, vectors.shape[:2])
     shared = shared._replace(
@@ -393,6 +389,17 @@ def layer_splits(splits: mesh_lib.Splits, number: int) -> mesh_lib.Splits:
     for path, split in splits.items()
     if path[:2] == ("layers", str(number))
   }
+
+
+def _check_padding(
+  resets: shapes.Resets | None, count: jt.Int[shapes.Array, ""] | None
+) -> None:
+  """Raises a UserError for resets beside padding, which would count as text."""
+  if resets is not None and count is not None:
+    raise errors.UserError(
+      "a step has resets and padding (count), of which only one may be: read "
+      "the segment without padding."
+    )
 
 
 # As a function of its own it is traced once for all layers that are alike. XLA

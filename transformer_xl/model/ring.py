@@ -92,7 +92,9 @@ def wraps(layer: mixer.LayerState, num_tokens: int) -> bool:
 
   That is not known, and False, where a program is traced.
   """
-  if not isinstance(layer, Ring) or isinstance(layer.slot, jax.core.Tracer):
+  if not isinstance(layer, RingState) or isinstance(
+    layer.slot, jax.core.Tracer
+  ):
     return False
   return int(layer.slot) + num_tokens > layer.cache.keys.shape[-1]
 
