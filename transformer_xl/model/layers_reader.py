@@ -265,12 +265,7 @@ class LayersReader:
       layer_state = held[index]
       layer_shared = shared
       if self._holds_segment(place):
-        empty = self._empty_state(place, batch_size=state.num_lanes)
-        layer_state = jax.tree.map(
-          lambda fresh, old: jnp.where(state.position == 0, fresh, old),
-          empty,
-          layer_state,
-        )
+        layer_state = self._emptied_before_segment(place, state, layer_state)
         # What it holds is of the segment alone.
         layer_shared = shared._replace(
           length=jnp.minimum(shared.length, state.position)
@@ -344,6 +339,20 @@ class LayersReader:
     steps_are_parts = not self.whole_steps and self.segment_len > 1
     is_stream = place.mixer.streaming is not None
     return self.mem_len == 0 and steps_are_parts and not is_stream
+
+  def _emptied_before_segment(
+    self,
+    place: pattern.Place,
+    state: ReaderState,
+    layer_state: mixer_lib.LayerState,
+  ) -> mixer_lib.LayerState:
+    """The state of a layer, which forgets where a segment begins."""
+    empty = self._empty_state(place, batch_size=state.num_lanes)
+    return jax.tree.map(
+      lambda fresh, old: jnp.where(state.position == 0, fresh, old),
+      empty,
+      layer_state,
+    )
 
   def _empty_state(
     self, place: pattern.Place, *, batch_size: int
