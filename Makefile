@@ -15,7 +15,7 @@ PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # A part of every room, for another Python or another JAX than that of .venv.
 SMOKE := tests/analysis/test_vanilla.py \
   tests/conformance/test_oracle.py tests/evaluation/test_evaluate.py \
-  tests/model/test_attention.py \
+  tests/model/kernels/test_xla_attention.py \
   tests/model/test_network.py tests/training/test_loop.py \
   tests/training/test_resume.py tests/training/test_step.py \
   tests/workdir/test_checkpoint.py

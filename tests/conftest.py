@@ -46,7 +46,7 @@ _checks = jaxtyping.install_import_hook(
   [
     "transformer_xl.model.adaptive_softmax",
     "transformer_xl.model.sparse_tails",
-    "transformer_xl.model.attention",
+    "transformer_xl.model.kernels.xla_attention",
     "transformer_xl.model.dropout",
     "transformer_xl.model.encodings.distances",
     "transformer_xl.model.kernels.dispatch",

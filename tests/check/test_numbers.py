@@ -13,11 +13,11 @@ from transformer_xl.check import on_mesh
 from transformer_xl.check import product_numbers
 from transformer_xl.check import softmax_numbers
 from transformer_xl.config import schema
-from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiles
+from transformer_xl.model.kernels import xla_attention
 
 SIZES = attention_numbers.SMALL
 
@@ -63,12 +63,12 @@ def test_attention_is_right_in_all_forms(mesh, dtype):
 
 
 def test_a_wrong_mask_in_xla_is_found(mesh, monkeypatch):
-  visible_mask = attention.visible_mask
+  visible_mask = xla_attention.visible_mask
 
   def one_key_further(reach, num_keys):
     return visible_mask(reach + 1, num_keys)
 
-  monkeypatch.setattr(attention, "visible_mask", one_key_further)
+  monkeypatch.setattr(xla_attention, "visible_mask", one_key_further)
   xla, pallas = attention_findings(mesh)
   assert not xla.passed
   assert pallas.passed

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from tests.conformance import adapters
-from transformer_xl.model import attention
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import distances as distances_lib
+from transformer_xl.model.kernels import xla_attention
 
 
 class IgnoresResets(adapters.Package):
@@ -77,13 +77,13 @@ class ForgetsToNormalise(adapters.Package):
 
 
 def see_the_next_token(monkeypatch):
-  original = attention.visible_mask
+  original = xla_attention.visible_mask
 
   def visible_mask(reach, num_keys):
     visible = original(reach, num_keys)
     return visible | jnp.roll(visible, 1, axis=2)
 
-  monkeypatch.setattr(attention, "visible_mask", visible_mask)
+  monkeypatch.setattr(xla_attention, "visible_mask", visible_mask)
 
 
 def window_too_long(monkeypatch):
@@ -146,18 +146,18 @@ def rotate_neighbours(monkeypatch):
 
 def scale_penalties(monkeypatch):
   """By 1 / sqrt(4), the width of a head, as the other terms of scores."""
-  original = attention.linear_penalties
+  original = xla_attention.linear_penalties
   monkeypatch.setattr(
-    attention,
+    xla_attention,
     "linear_penalties",
     lambda slopes, distance: original(slopes, distance) / 2,
   )
 
 
 def shift_one_column_less(monkeypatch):
-  original = attention.rel_shift
+  original = xla_attention.rel_shift
   monkeypatch.setattr(
-    attention,
+    xla_attention,
     "rel_shift",
     lambda scores: jnp.roll(original(scores), 1, axis=-1),
   )

@@ -17,9 +17,9 @@ from tests import tiny
 from tests.conformance import adapters
 from transformer_xl import errors
 from transformer_xl.config import registry
-from transformer_xl.model import attention as attention_lib
 from transformer_xl.model import layers
 from transformer_xl.model import network
+from transformer_xl.model.kernels import xla_attention
 from transformer_xl.model.mixers import mixer as mixer_lib
 
 # Segments within which every state comes round again.
@@ -94,7 +94,7 @@ def pairs_and_parameters(config, reading):
     shapes.update(jax.eval_shape(lambda: nn.unbox(variables["params"])))
     if kept.inspected is not None:
       num_keys = kept.inspected.key.shape[1]
-      near = attention_lib.visible_mask(kept.inspected.reach, num_keys)
+      near = xla_attention.visible_mask(kept.inspected.reach, num_keys)
       masks["near"] = near.sum(axis=2)
     numbers = [leaf for leaf in jax.tree.leaves(kept.state) if not leaf.ndim]
     return numbers, dict(masks)

@@ -104,13 +104,13 @@ TESTS = {
     "tests/model/test_adaptive_softmax.py::"
     "test_clusters_of_full_width_can_be_a_full_softmax",
   ),
-  "model/attention": (
-    "tests/model/test_attention.py",
+  "model/kernels/xla_attention": (
+    "tests/model/kernels/test_xla_attention.py",
     "tests/model/kernels/test_forms.py",
   ),
   "model/encodings/distances": (
     "tests/model/test_rope.py",
-    "tests/model/test_attention.py::test_",
+    "tests/model/kernels/test_xla_attention.py::test_",
     *_cases(_SEGMENTS, registry.encodings),
   ),
   "model/kernels/ring": (

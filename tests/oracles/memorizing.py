@@ -9,7 +9,7 @@ import numpy as np
 
 from tests import kinds
 from tests.oracles import cases
-from transformer_xl.model import attention
+from transformer_xl.model.kernels import xla_attention
 from transformer_xl.model.mixers import memorizing
 
 
@@ -48,8 +48,8 @@ def watched(masks):
   """Notes how many keys lie far back, and how many of them are retrieved."""
 
   def retrieve(query, keys, values, *, near_reach, reach, top_k):
-    far = attention.visible_mask(reach, keys.shape[1])
-    far &= ~attention.visible_mask(near_reach, keys.shape[1])
+    far = xla_attention.visible_mask(reach, keys.shape[1])
+    far &= ~xla_attention.visible_mask(near_reach, keys.shape[1])
     num_far = far.sum(axis=2)
     masks["far"] = num_far
     masks["retrieved"] = jnp.minimum(num_far, top_k)

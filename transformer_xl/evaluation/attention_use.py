@@ -22,10 +22,10 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.evaluation import protocol
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import attention
 from transformer_xl.model import network
 from transformer_xl.model import pattern
 from transformer_xl.model import scores as scores_lib
+from transformer_xl.model.kernels import xla_attention
 from transformer_xl.processes import exchange
 
 
@@ -108,7 +108,9 @@ def read_segment(
     total += terms.content_bias + terms.distance_bias
     weights = jax.vmap(_weights)(total, place.reach)
     num_keys = weights.shape[-1]
-    visible = jax.vmap(attention.visible_mask, (0, None))(place.reach, num_keys)
+    visible = jax.vmap(xla_attention.visible_mask, (0, None))(
+      place.reach, num_keys
+    )
     found.append((terms, weights, visible[:, :, None]))
   longest = max(weights.shape[-1] for _, weights, _ in found)
 
@@ -134,7 +136,7 @@ def _layer_terms(factors: scores_lib.ScoreFactors) -> Terms:
   if keys is not None:
     keys = jnp.pad(keys, ((1, 0), (0, 0), (0, 0)))  # See `rel_shift`.
     scores = jnp.einsum("bthd,khd->bhtk", query, keys)
-    terms = terms._replace(distance=attention.rel_shift(scores))
+    terms = terms._replace(distance=xla_attention.rel_shift(scores))
   if biases is not None:
     assert keys is not None
     u_key = jnp.einsum("hd,bkhd->bhk", biases[0], key)[:, :, None]
@@ -142,11 +144,11 @@ def _layer_terms(factors: scores_lib.ScoreFactors) -> Terms:
     v_distance = jnp.broadcast_to(v_distance, (*content.shape[:3], len(keys)))
     terms = terms._replace(
       content_bias=jnp.broadcast_to(u_key, content.shape),
-      distance_bias=attention.rel_shift(v_distance),
+      distance_bias=xla_attention.rel_shift(v_distance),
     )
   scale = query.shape[-1] ** -0.5
   terms = jax.tree.map(lambda term: term * scale, terms)
-  added = attention.added_scores(distance, *content.shape[2:])
+  added = xla_attention.added_scores(distance, *content.shape[2:])
   if added is None:
     return terms
   return terms._replace(distance_bias=terms.distance_bias + added[None])
@@ -157,7 +159,7 @@ def _weights(
 ) -> jt.Float[shapes.Array, "B H T K"]:
   by_head = jnp.swapaxes(scores, 0, 1)
   return jnp.swapaxes(
-    attention.visible_softmax(by_head, reach, by_head.dtype), 0, 1
+    xla_attention.visible_softmax(by_head, reach, by_head.dtype), 0, 1
   )
 
 

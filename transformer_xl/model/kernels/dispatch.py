@@ -21,11 +21,11 @@ from jax import ad_checkpoint
 from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import scores
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
+from transformer_xl.model.kernels import xla_attention
 
 _NO_STRIDED_ROTATION = ("TPU v2", "TPU v3", "TPU v4")
 # Every block of scores is unrolled code; a million compile in half a minute.
@@ -53,7 +53,7 @@ def relative_attention(
   if choose(implementation, factors) == "pallas":
     with jax.named_scope("fused_attention"):
       return _fused(factors, value, dropout)
-  values = attention.relative_attention(factors, value, dropout)
+  values = xla_attention.relative_attention(factors, value, dropout)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 

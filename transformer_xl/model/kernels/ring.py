@@ -19,9 +19,9 @@ import jaxtyping as jt
 from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.model import attention
 from transformer_xl.model import scores as scores_lib
 from transformer_xl.model.kernels import dense
+from transformer_xl.model.kernels import xla_attention
 
 # A CPU computes more scores than these in parts, each of some queries and some
 # slots. Fewer stay in its cache anyway, and take a tenth longer in parts.
@@ -272,7 +272,7 @@ def _scores(
     )
   if terms.slopes is not None:
     distance = _distances(inputs, slots)
-    scores -= attention.linear_penalties(terms.slopes, distance)[None]
+    scores -= xla_attention.linear_penalties(terms.slopes, distance)[None]
   if terms.added is not None:
     added = _added_scores(terms.added, inputs.slot, segment_len, slots)
     scores += added[None]

@@ -27,12 +27,12 @@ from transformer_xl import shapes
 from transformer_xl.config import fields
 from transformer_xl.config import registry
 from transformer_xl.config import schema
-from transformer_xl.model import attention as attention_lib
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import scores
 from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.kernels import dispatch
+from transformer_xl.model.kernels import xla_attention
 from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import mixer
 
@@ -198,8 +198,8 @@ def retrieve(
   )
   scores = scores * query.shape[-1] ** -0.5
   num_keys = keys.shape[1]
-  is_far = attention_lib.visible_mask(reach, num_keys)
-  is_far = is_far & ~attention_lib.visible_mask(near_reach, num_keys)
+  is_far = xla_attention.visible_mask(reach, num_keys)
+  is_far = is_far & ~xla_attention.visible_mask(near_reach, num_keys)
   lowest = jnp.finfo(jnp.float32).min
   scores = jnp.where(is_far[:, None], scores, lowest)
 

@@ -10,9 +10,9 @@ import pytest
 from tests.model.kernels import cases
 from tests.oracles import heads
 from transformer_xl import hardware
-from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.encodings import distances
+from transformer_xl.model.kernels import xla_attention
 
 HEADS, LANES, MODEL_DIM = 2, 2, 8
 ROUNDING = 1e-5  # Float32 against float64, for values of about 1.
@@ -25,7 +25,7 @@ def _normal(*shape, seed=0):
 
 def test_shapes_are_checked_while_testing():
   with pytest.raises(jaxtyping.TypeCheckError, match="H B T K"):
-    attention.visible_softmax(
+    xla_attention.visible_softmax(
       jnp.zeros((HEADS, 3, 4)), jnp.zeros((LANES, 3), jnp.int32), jnp.float32
     )
 
@@ -36,7 +36,7 @@ def test_shapes_are_checked_while_testing():
 def test_rel_shift_finds_the_column_of_each_distance(queries, remembered):
   keys = queries + remembered
   scores = _normal(LANES, HEADS, queries, keys)
-  shifted = attention.rel_shift(jnp.pad(scores, [(0, 0)] * 3 + [(1, 0)]))
+  shifted = xla_attention.rel_shift(jnp.pad(scores, [(0, 0)] * 3 + [(1, 0)]))
   assert shifted.shape == scores.shape
   for i, j in itertools.product(range(queries), range(keys)):
     distance = remembered + i - j
@@ -69,15 +69,15 @@ def test_clamped_distances_share_an_encoding():
 
 def test_the_visible_mask_shows_keys_within_reach():
   reach = jnp.array([[0, 4, 2], [9, 0, 1]])
-  actual = attention.visible_mask(reach, 5)
+  actual = xla_attention.visible_mask(reach, 5)
   for lane, i, j in itertools.product(range(2), range(3), range(5)):
     distance = 2 + i - j
     assert actual[lane, i, j] == (0 <= distance <= reach[lane, i])
 
 
 def test_penalties_fall_to_zero_at_the_query():
-  distance = attention.distances(2, 4)
-  actual = attention.linear_penalties(jnp.array([0.5, 0.25]), distance)
+  distance = xla_attention.distances(2, 4)
+  actual = xla_attention.linear_penalties(jnp.array([0.5, 0.25]), distance)
   expected = np.array([[[2, 1, 0, -1], [3, 2, 1, 0]]])
   np.testing.assert_array_equal(actual, expected * [[[0.5]], [[0.25]]])
 
@@ -87,13 +87,13 @@ def test_a_gpu_attends_from_all_queries_at_once(monkeypatch):
   dropout = cases.dropout(arrays, 0.3)
   in_blocks = cases.values("xla", arrays, dropout)
   sizes = []
-  attend = attention._attend
+  attend = xla_attention._attend
 
   def watched(block, *arguments, **named):
     sizes.append(block.query.shape[1])
     return attend(block, *arguments, **named)
 
-  monkeypatch.setattr(attention, "_attend", watched)
+  monkeypatch.setattr(xla_attention, "_attend", watched)
   monkeypatch.setattr(hardware, "device_kind", lambda: "NVIDIA H200")
   at_once = cases.values("xla", arrays, dropout)
   assert sizes == [130]
