@@ -22,6 +22,7 @@ from flax import traverse_util
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import parameters
 from transformer_xl.model import pattern
 
 A = "_lora_a"
@@ -82,8 +83,8 @@ def adapted(params: Flat, targets: Iterable[str]) -> list[str]:
   by_name: dict[str, list[str]] = {}
   for path, leaf in params.items():
     name = path.rpartition("/")[2]
-    is_matrix = leaf.ndim == _NUM_AXES and not name.endswith(("bias", "scale"))
-    if path.startswith("layers/") and is_matrix:
+    has_axes = leaf.ndim == _NUM_AXES and path.startswith("layers/")
+    if has_axes and not parameters.is_bias_or_scale(name):
       by_name.setdefault(name, []).append(path)
   for name in targets:
     if name not in by_name:

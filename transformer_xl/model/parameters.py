@@ -105,15 +105,24 @@ def splits_of(params: shapes.PyTree) -> mesh_lib.Splits:
   }
 
 
+def is_bias_or_scale(name: str) -> bool:
+  """Whether a parameter has the name of a bias or of a norm's scale.
+
+  These ends of names are a convention, for parameters of extensions as well:
+  such a parameter stays in float32, has no weight decay and takes no adapter.
+  """
+  return name.endswith(("bias", "scale"))
+
+
 def in_compute_type(
   params: shapes.PyTree, config: schema.ModelConfig
 ) -> shapes.PyTree:
   """Casts the matrices and tables, which the model would cast in every call."""
 
   def cast(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
-    name = path[-1].key
-    is_wide = name.endswith(("bias", "scale"))  # Used in float32.
-    return leaf if is_wide else leaf.astype(config.dtype)
+    if is_bias_or_scale(path[-1].key):  # Used in float32.
+      return leaf
+    return leaf.astype(config.dtype)
 
   return jax.tree.map_with_path(cast, params)
 

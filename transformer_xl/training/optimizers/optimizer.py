@@ -18,6 +18,7 @@ import optax
 from transformer_xl import shapes
 from transformer_xl.config import fields
 from transformer_xl.config import schema
+from transformer_xl.model import parameters
 
 _ADAM_B1 = 0.9  # Decay per update of Adam's mean of gradients.
 
@@ -61,5 +62,5 @@ def decay_weights(config: schema.TrainConfig) -> optax.GradientTransformation:
 def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:
   """True for matrices and tables, False for biases and layer norms."""
   return jax.tree_util.tree_map_with_path(
-    lambda path, _: not path[-1].key.endswith(("bias", "scale")), params
+    lambda path, _: not parameters.is_bias_or_scale(path[-1].key), params
   )
