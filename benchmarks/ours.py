@@ -138,7 +138,7 @@ class _Evaluation:
       self._memory = _full(made.reading.start(self._frozen), work.mem_len)
       self._segments = _segments(work, mesh, count)
       compiled = _Compiled(
-        made.score, self._frozen, self._memory, self._segments
+        made.score_segments, self._frozen, self._memory, self._segments
       )
     self._score = compiled.call
     self.compile_seconds = compiled.seconds

@@ -188,7 +188,7 @@ def trace_evaluation(config, mesh, params):
   batch = segments(
     evaluation.batch_size, evaluation.segment_len, evaluation.context_len
   )
-  after, sums = jax.eval_shape(evaluator.score, frozen, memory, batch)
+  after, sums = jax.eval_shape(evaluator.score_segments, frozen, memory, batch)
   assert kinds(after) == kinds(memory)
   assert sums.nll.shape == ()
 

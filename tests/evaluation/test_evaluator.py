@@ -172,7 +172,7 @@ def test_segments_past_the_end_leave_sums_alone(data_dir):
     frozen = made.reading.freeze(tiny.params(config.model))
     segments = stream.read(stream.num_steps, 4, slice(None))
     state = made.reading.start(frozen)
-    _, sums = made.score(frozen, state, segments)
+    _, sums = made.score_segments(frozen, state, segments)
   assert float(sums.num_tokens) == float(sums.nll) == 0.0
 
 

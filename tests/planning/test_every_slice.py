@@ -147,7 +147,7 @@ def test_programs_can_be_traced(make_config, name, count):
       has_weights=True,
     )
     _, sums = jax.eval_shape(
-      made.score, made.reading.frozen, made.reading.state, segments
+      made.score_segments, made.reading.frozen, made.reading.state, segments
     )
   assert sums.nll.shape == ()
 

@@ -323,11 +323,11 @@ class LayersReader:
         f"{self._step_len} at most (segment_len, or step_len): read them in "
         "parts."
       )
-    if any(ring.wraps(layer, num_vectors) for layer in state.layers):
+    if ring.wraps(state.layers, num_vectors):
       raise errors.UserError(
-        f"a step of {num_vectors} vectors does not fit behind the "
-        f"{int(state.num_read)} before it: read whole segments, then at most "
-        "one shorter step, then single vectors (for_tokens)."
+        f"a step of {num_vectors} vectors does not fit behind those before it: "
+        "read whole segments, then at most one shorter step, then single "
+        "vectors (for_tokens)."
       )
 
   def _holds_segment(self, place: pattern.Place) -> bool:

@@ -87,16 +87,24 @@ def at_one_slot(
   return tuple(result)
 
 
-def wraps(layer: mixer.LayerState, num_tokens: int) -> bool:
+def wraps(layers: tuple[mixer.LayerState, ...], num_tokens: int) -> bool:
   """Whether so many tokens would be written around the end of a ring.
 
-  That is not known, and False, where a program is traced.
+  That is not known, and False, where a program is traced. Single tokens always
+  fit, so that nothing waits for their slots.
   """
-  if not isinstance(layer, RingState) or isinstance(
-    layer.slot, jax.core.Tracer
-  ):
+  if num_tokens == 1:
     return False
-  return int(layer.slot) + num_tokens > layer.cache.keys.shape[-1]
+  by_length = {
+    layer.cache.keys.shape[-1]: layer.slot
+    for layer in layers
+    if isinstance(layer, RingState)
+  }
+  return any(
+    int(slot) + num_tokens > count
+    for count, slot in by_length.items()
+    if not isinstance(slot, jax.core.Tracer)
+  )
 
 
 def num_slots(mem_len: int, step_len: int) -> int:

@@ -185,9 +185,11 @@ def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
   def attend(index: jax.Array, sums: _Sums) -> _Sums:
     begin = index * count
     slots = _Slots(jnp.minimum(begin, num_slots - count), count)
-    # A last block that begins earlier has slots that the block before has.
-    is_new = slots.first + jnp.arange(count, dtype=jnp.int32) >= begin
-    visible = _visible(inputs, slots) & is_new[None, None]
+    visible = _visible(inputs, slots)
+    if num_slots % count:
+      # The last block begins earlier, with slots that the block before has.
+      is_new = slots.first + jnp.arange(count, dtype=jnp.int32) >= begin
+      visible &= is_new[None, None]
 
     def add(sums: _Sums) -> _Sums:
       scores = _scores(inputs, slots, visible)
