@@ -143,6 +143,20 @@ def test_layers_are_an_nnx_module_by_flax_own_bridge(config):
   )
 
 
+def started(config, params, *, segment_len=3, step_len=0):
+  """A reader, the parameters as it takes them, and its first state."""
+  reader = layers_reader.LayersReader(
+    config,
+    mem_len=8,
+    segment_len=segment_len,
+    clamp_len=0,
+    same_length=False,
+    step_len=step_len,
+  )
+  frozen = reader.freeze(params)
+  return reader, frozen, reader.start(frozen, batch_size=tiny.LANES)
+
+
 def test_a_reader_with_fixed_parameters_gives_the_same_in_any_steps(config):
   vectors, params = inputs(config)
   expected = []
@@ -150,11 +164,7 @@ def test_a_reader_with_fixed_parameters_gives_the_same_in_any_steps(config):
   for start in (0, 3):
     part, state = read(config, params, vectors[:, start : start + 3], state)
     expected.append(part)
-  reader = layers_reader.LayersReader(
-    config, mem_len=8, segment_len=3, clamp_len=0, same_length=False
-  )
-  frozen = reader.freeze(params)
-  state = reader.start(frozen, batch_size=tiny.LANES)
+  reader, frozen, state = started(config, params)
   found, state = reader.read(frozen, state, vectors[:, :3])
   parts = [found]
   reader, frozen, state = reader.for_tokens(frozen, state)
@@ -174,16 +184,7 @@ def test_a_reader_refuses_a_step_that_is_too_long_for_it(step_len, most):
   """Its ring of keys would be written in other places."""
   config = tiny.model_config()
   vectors, params = inputs(config)
-  reader = layers_reader.LayersReader(
-    config,
-    mem_len=8,
-    segment_len=3,
-    clamp_len=0,
-    same_length=False,
-    step_len=step_len,
-  )
-  frozen = reader.freeze(params)
-  state = reader.start(frozen, batch_size=tiny.LANES)
+  reader, frozen, state = started(config, params, step_len=step_len)
   said = f"{most + 1} vectors and this reader takes {most} at most"
   with pytest.raises(errors.UserError, match=said):
     reader.read(frozen, state, vectors[:, : most + 1])
@@ -194,11 +195,7 @@ def test_a_reader_refuses_a_step_around_its_ring():
   """Two segments of memory and one step are twelve slots."""
   config = tiny.model_config()
   vectors, params = inputs(config)
-  reader = layers_reader.LayersReader(
-    config, mem_len=8, segment_len=4, clamp_len=0, same_length=True
-  )
-  frozen = reader.freeze(params)
-  state = reader.start(frozen, batch_size=tiny.LANES)
+  reader, frozen, state = started(config, params, segment_len=4)
   for num_vectors in (4, 3, 4):
     _, state = reader.read(frozen, state, vectors[:, :num_vectors])
   with pytest.raises(errors.UserError, match="2 vectors does not fit"):
@@ -209,15 +206,11 @@ def test_a_reader_refuses_a_step_around_its_ring():
 def test_a_reader_refuses_resets_beside_padding():
   config = tiny.model_config()
   vectors, params = inputs(config)
-  reader = layers_reader.LayersReader(
-    config, mem_len=8, segment_len=4, clamp_len=0, same_length=False
-  )
-  frozen = reader.freeze(params)
-  state = reader.start(frozen, batch_size=tiny.LANES)
-  resets = jnp.zeros((tiny.LANES, 4), bool)
-  count = jnp.int32(3)
+  reader, frozen, state = started(config, params)
+  resets = jnp.zeros((tiny.LANES, 3), bool)
+  count = jnp.int32(2)
   with pytest.raises(errors.UserError, match="resets and padding"):
-    reader.read(frozen, state, vectors[:, :4], resets, count)
+    reader.read(frozen, state, vectors[:, :3], resets, count)
 
 
 def test_layers_refuse_explicit_axes_and_64_bits():
