@@ -77,12 +77,11 @@ def at_one_slot(
   XLA then computes masks once for all layers: arrays that a loop carries are
   never known to be equal.
   """
-  slots: dict[int, jax.Array] = {}
+  slots = _slot_by_length(layers)
   result = []
   for layer in layers:
     if isinstance(layer, RingState):
-      count = layer.cache.keys.shape[-1]
-      layer = layer._replace(slot=slots.setdefault(count, layer.slot))
+      layer = layer._replace(slot=slots[layer.cache.keys.shape[-1]])
     result.append(layer)
   return tuple(result)
 
@@ -95,16 +94,22 @@ def wraps(layers: tuple[mixer.LayerState, ...], num_tokens: int) -> bool:
   """
   if num_tokens == 1:
     return False
-  by_length = {
-    layer.cache.keys.shape[-1]: layer.slot
-    for layer in layers
-    if isinstance(layer, RingState)
-  }
   return any(
     int(slot) + num_tokens > count
-    for count, slot in by_length.items()
+    for count, slot in _slot_by_length(layers).items()
     if not isinstance(slot, jax.core.Tracer)
   )
+
+
+def _slot_by_length(
+  layers: tuple[mixer.LayerState, ...],
+) -> dict[int, jax.Array]:
+  """The next slot of the rings of each length, which are at equal slots."""
+  result: dict[int, jax.Array] = {}
+  for layer in layers:
+    if isinstance(layer, RingState):
+      result.setdefault(layer.cache.keys.shape[-1], layer.slot)
+  return result
 
 
 def num_slots(mem_len: int, step_len: int) -> int:
