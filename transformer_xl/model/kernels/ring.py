@@ -10,6 +10,7 @@ heads of the ring are one axis, B * G. With slots as the last axis a CPU
 multiplies the row of a single token a third faster.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -112,7 +113,7 @@ def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
   if hardware.is_cpu() and num_scores > _MOST_SCORES:
     rows = _part(segment_len)
     count = _part(num_slots)
-  num_parts = -(-segment_len // rows)
+  num_parts = math.ceil(segment_len / rows)
 
   def attend(index: jax.Array) -> jax.Array:
     lane = index // num_parts
@@ -158,9 +159,11 @@ class _Sums(NamedTuple):
 
 def _part(length: int) -> int:
   """The size of the parts that `length` queries or slots are cut into."""
-  sizes = range(_LARGEST_PART, _SMALLEST_PART - 1, -1)
-  nearly_equal = -(-length // -(-length // _LARGEST_PART))
-  return next((size for size in sizes if length % size == 0), nearly_equal)
+  for size in range(_LARGEST_PART, _SMALLEST_PART - 1, -1):
+    if length % size == 0:
+      return size
+  num_parts = math.ceil(length / _LARGEST_PART)
+  return math.ceil(length / num_parts)
 
 
 def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
@@ -171,7 +174,7 @@ def _attend_by_blocks(inputs: Inputs, count: int) -> shapes.RingQueries:
   score is found.
   """
   num_slots = inputs.key.shape[-1]
-  num_blocks = -(-num_slots // count)
+  num_blocks = math.ceil(num_slots / count)
   dtype = inputs.query.dtype
   *by_query, width = inputs.query.shape
   ring_heads = inputs.value.shape[0]
