@@ -129,7 +129,11 @@ class Titans(mixer.Mixer):
       self._drawn("first", (num_heads, own.key_dim, own.hidden_dim)),
       self._drawn("second", (num_heads, own.hidden_dim, own.value_dim)),
     )
-    outputs, learned, momentum = read_tokens(
+    before = jax.tree.map(
+      lambda x: mixer.zeros_if_absent(x, num_heads),
+      (state.learned, state.momentum),
+    )
+    outputs, *after = read_tokens(
       TokenInputs(
         query=heads.query,
         key=heads.key,
@@ -143,21 +147,12 @@ class Titans(mixer.Mixer):
         ),
       ),
       start,
-      NetworkWeights(
-        *(mixer.zeros_if_absent(x, num_heads) for x in state.learned)
-      ),
-      NetworkWeights(
-        *(mixer.zeros_if_absent(x, num_heads) for x in state.momentum)
-      ),
+      *before,
     )
     num_kept = state.learned.first.shape[1]
-    kept = Memory(
-      NetworkWeights(*(x[:, :num_kept] for x in learned)),
-      NetworkWeights(*(x[:, :num_kept] for x in momentum)),
-      heads.rows,
-    )
+    learned, momentum = jax.tree.map(lambda x: x[:, :num_kept], after)
     mixed = associations.gated_output(self, outputs, rows, shared)
-    return mixed, mixer.Kept(kept)
+    return mixed, mixer.Kept(Memory(learned, momentum, heads.rows))
 
   def _drawn(self, name: str, shape: tuple[int, int, int]) -> jax.Array:
     """A matrix for each head, which draws its own, to begin a document with.
