@@ -16,8 +16,7 @@ class TrainState(NamedTuple):
   params: shapes.PyTree
   opt_state: shapes.PyTree
   average: shapes.PyTree | None = None  # EMA or ASGD average of the parameters.
-  # Of a run with adapters, which `params` then has: the parameters that no
-  # update changes. Not saved.
+  # Beside adapters, the parameters that no update changes. They are not saved.
   base: shapes.PyTree | None = None
 
 
