@@ -31,8 +31,8 @@ from absl import flags
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
-from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
+from transformer_xl.model.kernels import xla_ring
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import topology
 
@@ -186,7 +186,7 @@ def _ring_arguments(shape, mesh):
     "query": array(shape.lanes, shape.heads, segment_len, shape.head_dim),
     "key": rows,
     "value": rows,
-    "position_key": ring.RingPositionKeys(once, twice)
+    "position_key": xla_ring.RingPositionKeys(once, twice)
     if "position_key" in terms
     else None,
     "distance": scores.DistanceTerms(
@@ -199,7 +199,7 @@ def _ring_arguments(shape, mesh):
 
 
 def _attend_ring(implementation, arrays):
-  return dispatch.ring_attention(ring.Inputs(**arrays), implementation)
+  return dispatch.ring_attention(xla_ring.Inputs(**arrays), implementation)
 
 
 def _attend(shape, implementation, reach, seeds, slopes, arrays):

@@ -50,7 +50,7 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.model.dropout",
     "transformer_xl.model.encodings.distances",
     "transformer_xl.model.kernels.dispatch",
-    "transformer_xl.model.kernels.ring",
+    "transformer_xl.model.kernels.xla_ring",
     "transformer_xl.model.block",
     *_MIXERS,
     "transformer_xl.model.network",

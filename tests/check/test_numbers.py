@@ -15,9 +15,9 @@ from transformer_xl.check import softmax_numbers
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dense
-from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiles
 from transformer_xl.model.kernels import xla_attention
+from transformer_xl.model.kernels import xla_ring
 
 SIZES = attention_numbers.SMALL
 
@@ -136,13 +136,13 @@ def test_a_ring_that_is_one_slot_off_is_found(mesh, monkeypatch):
     "keys and biases",
   )
   assert check().passed
-  attend = ring.ring_attention
+  attend = xla_ring.ring_attention
 
   def one_slot_off(inputs):
     return attend(inputs._replace(slot=inputs.slot + 1))
 
   jax.clear_caches()
-  monkeypatch.setattr(ring, "ring_attention", one_slot_off)
+  monkeypatch.setattr(xla_ring, "ring_attention", one_slot_off)
   assert not check().passed
 
 

@@ -113,14 +113,14 @@ TESTS = {
     "tests/model/kernels/test_xla_attention.py::test_",
     *_cases(_SEGMENTS, registry.encodings),
   ),
-  "model/kernels/ring": (
+  "model/kernels/xla_ring": (
     _READER + "[3-7-0-None-relative]",
     _READER + "[1-1-0",
     _READER + "[4-0-0-mem_len_plus_one",
     *_cases(_READER, registry.encodings),
     _READER + "[2-1-0-None-relative-memory_start",
     "tests/model/kernels/test_fused_ring.py::test_the_kernel_attends",
-    "tests/model/kernels/test_ring.py",
+    "tests/model/kernels/test_xla_ring.py",
   ),
   "model/lanes": (
     "tests/model/test_lanes.py",

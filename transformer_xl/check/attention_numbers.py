@@ -17,7 +17,7 @@ from transformer_xl.conformance.equations import attention as equations
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import scores
 from transformer_xl.model.kernels import dispatch
-from transformer_xl.model.kernels import ring
+from transformer_xl.model.kernels import xla_ring
 
 # Several times the largest errors that were seen on x86-64 processors and on an
 # H100, in the roundings of each format.
@@ -217,9 +217,9 @@ def check_ring(
     keys = None
     biases = None
     if "position_key" in terms:
-      keys = ring.position_keys(terms["position_key"])
+      keys = xla_ring.position_keys(terms["position_key"])
       biases = (terms["content_bias"], terms["position_bias"])
-    inputs = ring.Inputs(
+    inputs = xla_ring.Inputs(
       query=rows["query"],
       key=rows["key"],
       value=rows["value"],

@@ -30,7 +30,7 @@ from transformer_xl.model import scores
 from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.kernels import dispatch
-from transformer_xl.model.kernels import ring as ring_kernels
+from transformer_xl.model.kernels import xla_ring
 from transformer_xl.model.mixers import mixer
 
 
@@ -63,7 +63,7 @@ class Prepared(NamedTuple):
   """Arrays that are computed from a layer's parameters alone."""
 
   # Of the distances R-1 to 0: keys, if there are any, and all other terms.
-  position_key: ring_kernels.RingPositionKeys | None
+  position_key: xla_ring.RingPositionKeys | None
   distance: scores.DistanceTerms
   # Key and value [G, Dh, 1] of a hidden state of zeros.
   empty: Cache
@@ -181,7 +181,7 @@ class RingAttention(mixer.Mixer):
     elif config.memory_start == "zeros":
       num_visible = jnp.full_like(shared.length, mem_len)
     reach = self.reach(shared, num_visible, mem_len)
-    inputs = ring_kernels.Inputs(
+    inputs = xla_ring.Inputs(
       query=query,
       key=cache.keys,
       value=cache.values,
@@ -286,7 +286,7 @@ class Streaming:
     prepared = parameters["prepared"]
     position_key = prepared.position_key
     if position_key is not None:
-      position_key = ring_kernels.around(position_key.once[..., -count:])
+      position_key = xla_ring.around(position_key.once[..., -count:])
     terms = prepared.distance
     if terms.added is not None:
       terms = terms._replace(added=terms.added[:, -count:])
@@ -331,7 +331,7 @@ class _Preparation(nn.Module):
     )
     position_key = None
     if terms.keys is not None:
-      position_key = ring_kernels.position_keys(terms.keys)
+      position_key = xla_ring.position_keys(terms.keys)
     return Prepared(position_key, terms._replace(keys=None), empty)
 
 

@@ -7,8 +7,8 @@ The score of a query i for a key j, at the distance d = i - j, is
 in each head (Dai et al. 2019, section 3.3, and what other encodings add). All
 terms but that of query and key may be absent. This is the one list of them: a
 new term is a field of `DistanceTerms`, which `attention` adds to the scores of
-a segment and `kernels.ring` to those of a ring. The fused kernels take those
-that `DistanceTerms.fits_kernels` says.
+a segment and `kernels.xla_ring` to those of a ring. The fused kernels take
+those that `DistanceTerms.fits_kernels` says.
 
 Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
 """

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_xl.model import scores
-from transformer_xl.model.kernels import ring
+from transformer_xl.model.kernels import xla_ring
 
 LANES, HEADS, WIDTH = 2, 4, 16
 SHARED_HEADS = 2  # With "shared keys" a ring has as many, for all of HEADS.
@@ -12,7 +12,7 @@ SHARED_HEADS = 2  # With "shared keys" a ring has as many, for all of HEADS.
 
 def arguments(
   segment_len: int, slots: int, *, terms: str, slot: int
-) -> ring.Inputs:
+) -> xla_ring.Inputs:
   """What attention over a ring is computed from, with terms of the scores."""
   draw = np.random.default_rng(0)
 
@@ -21,7 +21,7 @@ def arguments(
 
   ring_heads = SHARED_HEADS if terms == "shared keys" else HEADS
   reach = draw.integers(slots - segment_len + 1, size=(LANES, segment_len))
-  inputs = ring.Inputs(
+  inputs = xla_ring.Inputs(
     query=normal(LANES, HEADS, segment_len, WIDTH),
     key=normal(LANES * ring_heads, WIDTH, slots),
     value=normal(LANES * ring_heads, WIDTH, slots),
@@ -31,7 +31,7 @@ def arguments(
   if terms in ("biased keys", "shared keys"):
     biases = (normal(HEADS, WIDTH), normal(HEADS, WIDTH))
     return inputs._replace(
-      position_key=ring.position_keys(normal(slots, HEADS, WIDTH)),
+      position_key=xla_ring.position_keys(normal(slots, HEADS, WIDTH)),
       distance=scores.DistanceTerms(biases=biases),
     )
   if terms == "slopes":
@@ -43,7 +43,7 @@ def arguments(
   return inputs
 
 
-def defined_values(inputs: ring.Inputs) -> np.ndarray:
+def defined_values(inputs: xla_ring.Inputs) -> np.ndarray:
   """The values of all queries, one pair of query and slot after the other."""
   query = np.asarray(inputs.query, np.float64)
   key = np.asarray(inputs.key, np.float64)

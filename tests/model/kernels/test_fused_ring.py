@@ -13,10 +13,10 @@ from tests import kinds
 from tests import tiny
 from tests.model.kernels import rings
 from transformer_xl.model import reader as reader_lib
-from transformer_xl.model import ring as ring_lib
+from transformer_xl.model import ring
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import fused_ring
-from transformer_xl.model.kernels import ring
+from transformer_xl.model.kernels import xla_ring
 
 
 @pytest.mark.some(6)
@@ -34,13 +34,13 @@ def test_the_kernel_attends_as_xla_does(segment_len, slot, terms):
   assert fused_ring.serves(inputs.query, inputs.key)
   found = fused_ring.ring_attention(inputs, interpret=True)
   # Sums of up to 512 values in another order.
-  comparison.assert_close(found, ring.ring_attention(inputs), roundings=30)
+  comparison.assert_close(found, xla_ring.ring_attention(inputs), roundings=30)
   # Other places of the keys, or others of them visible, change the result.
   moved = inputs._replace(slot=jnp.int32(slot - segment_len + 16))
   if slot >= segment_len:
-    assert np.abs(found - ring.ring_attention(moved)).max() > 0.1
+    assert np.abs(found - xla_ring.ring_attention(moved)).max() > 0.1
   nearer = inputs._replace(reach=inputs.reach // 2)
-  assert np.abs(found - ring.ring_attention(nearer)).max() > 0.1
+  assert np.abs(found - xla_ring.ring_attention(nearer)).max() > 0.1
 
 
 @pytest.mark.some(2)
@@ -64,7 +64,7 @@ def test_a_reader_with_the_kernel_is_one_without(
     num_positions=8,
   )
   params = tiny.params(config)
-  assert ring_lib.num_slots(mem_len=90, step_len=32) == 128
+  assert ring.num_slots(mem_len=90, step_len=32) == 128
   calls = []
   attend = fused_ring.ring_attention
 

@@ -23,9 +23,9 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import scores
-from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
 from transformer_xl.model.kernels import xla_attention
+from transformer_xl.model.kernels import xla_ring
 
 _NO_STRIDED_ROTATION = ("TPU v2", "TPU v3", "TPU v4")
 # Every block of scores is unrolled code; a million compile in half a minute.
@@ -160,7 +160,7 @@ def _map_heads(
 
 
 def ring_attention(
-  inputs: ring.Inputs, implementation: str
+  inputs: xla_ring.Inputs, implementation: str
 ) -> shapes.RingQueries:
   """Attention of a segment to a ring of cached keys and values."""
   terms = inputs.distance.for_queries(inputs.query.dtype)
@@ -169,26 +169,26 @@ def ring_attention(
   kind = hardware.device_kind()
   lanes, heads, segment_len, _ = query.shape
   split = _split(lanes=lanes, heads=heads)
-  attend: Callable[[ring.Inputs], jax.Array]
+  attend: Callable[[xla_ring.Inputs], jax.Array]
   if split.num_tensor > 1:
     # Lanes and heads of a ring are one axis, so that a device which has some of
     # the heads does not have a lane's heads together.
-    return ring.ring_attention(inputs)
+    return xla_ring.ring_attention(inputs)
   if terms.fits_kernels and fuses_ring(implementation, kind, query, inputs.key):
     from transformer_xl.model.kernels import fused_ring
 
     attend = functools.partial(
       fused_ring.ring_attention, interpret=not kind.startswith("TPU")
     )
-  elif ring.pays_in_turn(lanes // split.num_lane_shards, segment_len):
-    attend = ring.attend_in_turn
+  elif xla_ring.pays_in_turn(lanes // split.num_lane_shards, segment_len):
+    attend = xla_ring.attend_in_turn
   else:
-    return ring.ring_attention(inputs)
+    return xla_ring.ring_attention(inputs)
 
   if split.is_split:
     rows = mesh_lib.spec(split.lanes)
     whole = mesh_lib.spec()
-    specs = ring.Inputs(
+    specs = xla_ring.Inputs(
       query=rows,
       key=rows,
       value=rows,

@@ -1,11 +1,11 @@
-"""Fused attention over a ring for TPU, in Pallas: `ring.ring_attention`.
+"""Fused attention over a ring for TPU, in Pallas: `xla_ring.ring_attention`.
 
 The slot after the newest key has the oldest one. So scores by distance become
 scores by slot when each row is rotated, which the hardware does; and nothing of
 size segment x ring leaves the chip.
 
-Shapes: B lanes, T queries, R slots, H heads, Dh head width; `ring` says which
-head of the ring each attends to.
+Shapes: B lanes, T queries, R slots, H heads, Dh head width; `xla_ring` says
+which head of the ring each attends to.
 """
 
 import math
@@ -17,9 +17,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from transformer_xl import shapes
-from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiles
 from transformer_xl.model.kernels import tiling
+from transformer_xl.model.kernels import xla_ring
 
 _BLOCK = 128  # Queries that are attended from at a time.
 
@@ -41,7 +41,7 @@ def serves(
 
 
 def ring_attention(
-  inputs: ring.Inputs, *, interpret: bool
+  inputs: xla_ring.Inputs, *, interpret: bool
 ) -> shapes.RingQueries:
   """Attention of a segment to a ring whose sizes the kernel serves.
 

@@ -9,7 +9,7 @@ from tests import comparison
 from tests import tiny
 from tests.model.kernels import rings
 from transformer_xl.model import reader as reader_lib
-from transformer_xl.model.kernels import ring
+from transformer_xl.model.kernels import xla_ring
 
 TERMS = ("biased keys", "shared keys", "slopes", "added", "none")
 
@@ -17,9 +17,9 @@ TERMS = ("biased keys", "shared keys", "slopes", "added", "none")
 @pytest.fixture
 def in_parts(monkeypatch):
   """Queries and slots are taken 8 at a time."""
-  monkeypatch.setattr(ring, "_MOST_SCORES", 0)
-  monkeypatch.setattr(ring, "_SMALLEST_PART", 8)
-  monkeypatch.setattr(ring, "_LARGEST_PART", 8)
+  monkeypatch.setattr(xla_ring, "_MOST_SCORES", 0)
+  monkeypatch.setattr(xla_ring, "_SMALLEST_PART", 8)
+  monkeypatch.setattr(xla_ring, "_LARGEST_PART", 8)
 
 
 @pytest.mark.some(2)
@@ -27,7 +27,7 @@ def in_parts(monkeypatch):
 @pytest.mark.parametrize("slot", [0, 16, 24])
 def test_a_whole_ring_gives_the_definition(terms, slot):
   inputs = rings.arguments(16, 40, terms=terms, slot=slot)
-  found = ring.ring_attention(inputs)
+  found = xla_ring.ring_attention(inputs)
   comparison.assert_close(found, rings.defined_values(inputs), roundings=30)
 
 
@@ -36,7 +36,7 @@ def test_a_whole_ring_gives_the_definition(terms, slot):
 @pytest.mark.parametrize("slot", [0, 16, 24])
 def test_parts_of_a_ring_give_the_definition(terms, slot, in_parts):
   inputs = rings.arguments(16, 40, terms=terms, slot=slot)
-  found = ring.attend_in_turn(inputs)
+  found = xla_ring.attend_in_turn(inputs)
   comparison.assert_close(found, rings.defined_values(inputs), roundings=30)
 
 
@@ -45,18 +45,18 @@ def test_slots_that_no_query_sees_are_not_read(in_parts):
   inputs = inputs._replace(reach=jnp.minimum(inputs.reach, 7))
   # Those that are seen are 1 to 23.
   value = inputs.value.at[:, :, 24:].set(np.nan)
-  found = ring.attend_in_turn(inputs._replace(value=value))
+  found = xla_ring.attend_in_turn(inputs._replace(value=value))
   comparison.assert_close(found, rings.defined_values(inputs), roundings=30)
-  assert np.isnan(ring.ring_attention(inputs._replace(value=value))).any()
+  assert np.isnan(xla_ring.ring_attention(inputs._replace(value=value))).any()
 
 
 def test_large_scores_of_a_later_part_stay_finite(in_parts):
   inputs = rings.arguments(16, 40, terms="none", slot=24)
   key = inputs.key * jnp.linspace(1.0, 300.0, 40)[None, None]
   inputs = inputs._replace(key=key)
-  found = ring.attend_in_turn(inputs)
+  found = xla_ring.attend_in_turn(inputs)
   assert np.isfinite(found).all()
-  whole = ring.ring_attention(inputs)
+  whole = xla_ring.ring_attention(inputs)
   # Scores of some thousands are rounded in float32.
   comparison.assert_close(found, whole, roundings=3000)
 
@@ -66,15 +66,15 @@ def test_large_scores_of_a_later_part_stay_finite(in_parts):
 def test_a_last_part_overlaps_where_no_part_divides(
   queries, slots, terms, in_parts
 ):
-  assert (ring._part(13), ring._part(41)) == (7, 7)
+  assert (xla_ring._part(13), xla_ring._part(41)) == (7, 7)
   inputs = rings.arguments(queries, slots, terms=terms, slot=20)
-  found = ring.attend_in_turn(inputs)
+  found = xla_ring.attend_in_turn(inputs)
   comparison.assert_close(found, rings.defined_values(inputs), roundings=30)
 
 
 def test_parts_of_any_length_are_short():
   # 1,021 is a prime number; 600 has equal parts.
-  sizes = [ring._part(length) for length in (1, 100, 512, 600, 1021, 2042)]
+  sizes = [xla_ring._part(length) for length in (1, 100, 512, 600, 1021, 2042)]
   assert sizes == [1, 100, 512, 300, 511, 511]
 
 
@@ -84,7 +84,7 @@ def test_parts_in_bfloat16_stay_within_its_rounding(in_parts):
     lambda leaf: leaf.astype("bfloat16") if leaf.dtype == "float32" else leaf,
     inputs,
   )
-  found = ring.attend_in_turn(narrow)
+  found = xla_ring.attend_in_turn(narrow)
   assert found.dtype == jnp.bfloat16
   comparison.assert_close(found, rings.defined_values(narrow), roundings=3)
 
@@ -110,7 +110,7 @@ def test_a_reader_is_the_same_in_parts(in_parts):
 
   in_some = read()
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(ring, "_MOST_SCORES", 1 << 30)
-    patch.setattr(ring, "_attend_by_blocks", None)
+    patch.setattr(xla_ring, "_MOST_SCORES", 1 << 30)
+    patch.setattr(xla_ring, "_attend_by_blocks", None)
     whole = read()
   comparison.assert_close(in_some, whole, roundings=300)
