@@ -134,8 +134,8 @@ class _Evaluation:
     mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
       made = evaluator.Evaluator(config.scoring, mesh, mem_len=work.mem_len)
-      self._frozen = made.reading.freeze(_params(config))
-      self._memory = _full(made.reading.start(self._frozen), work.mem_len)
+      self._frozen = made.mesh_reader.freeze(_params(config))
+      self._memory = _full(made.mesh_reader.start(self._frozen), work.mem_len)
       self._segments = _segments(work, mesh, count)
       compiled = _Compiled(
         made.score_segments, self._frozen, self._memory, self._segments

@@ -238,7 +238,8 @@ def evaluations(data_dir, mesh, **changes):
         config.scoring, device_mesh, mem_len=12
       )
       result[memory] = evaluator(params).nll
-      start_state = evaluator.reading.start(evaluator.reading.freeze(params))
+      reader = evaluator.mesh_reader
+      start_state = reader.start(reader.freeze(params))
       first = jax.tree.leaves(start_state)[0]
   return result | {"shard": first.addressable_shards[0].data.shape}
 

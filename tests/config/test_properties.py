@@ -183,8 +183,8 @@ def trace_evaluation(config, mesh, params):
   evaluator = evaluator_lib.Evaluator(
     config.scoring, mesh, mem_len=evaluation.mem_len[0]
   )
-  frozen = jax.eval_shape(evaluator.reading.freeze, params)
-  memory = jax.eval_shape(evaluator.reading.start, frozen)
+  frozen = jax.eval_shape(evaluator.mesh_reader.freeze, params)
+  memory = jax.eval_shape(evaluator.mesh_reader.start, frozen)
   batch = segments(
     evaluation.batch_size, evaluation.segment_len, evaluation.context_len
   )

@@ -78,7 +78,7 @@ def test_cached_keys_and_values_score_as_hidden_states(data_dir, case):
       chosen = load.replaced(config, {"eval.memory": memory})
       made = evaluator.Evaluator(chosen.scoring, mesh, mem_len=mem_len)
       states[memory] = jax.eval_shape(
-        made.reading.start, made.reading.freeze(params)
+        made.mesh_reader.start, made.mesh_reader.freeze(params)
       )
       scores[memory] = made(params)
   assert type(states["hidden"]) is network.State
@@ -146,7 +146,7 @@ def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
     splits = network.splits(config.model)
     shardings = mesh_lib.shardings(mesh, params, splits)
     params = jax.device_put(params, shardings)
-    frozen = made.reading.freeze(params)
+    frozen = made.mesh_reader.freeze(params)
   if memory == "key_value":  # Query, key and value of layers are joined.
     frozen, params = frozen.outside, dict(params)
     del params["layers"]
@@ -169,9 +169,9 @@ def test_segments_past_the_end_leave_sums_alone(data_dir):
   )
   with jax.set_mesh(mesh):
     made = evaluator.Evaluator(config.scoring, mesh, mem_len=8)
-    frozen = made.reading.freeze(tiny.params(config.model))
+    frozen = made.mesh_reader.freeze(tiny.params(config.model))
     segments = stream.read(stream.num_steps, 4, slice(None))
-    state = made.reading.start(frozen)
+    state = made.mesh_reader.start(frozen)
     _, sums = made.score_segments(frozen, state, segments)
   assert float(sums.num_tokens) == float(sums.nll) == 0.0
 

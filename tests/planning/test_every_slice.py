@@ -146,8 +146,9 @@ def test_programs_can_be_traced(make_config, name, count):
       *(evaluator.SEGMENTS_PER_CALL, evaluation, evaluation.segment_len),
       has_weights=True,
     )
+    reader = made.mesh_reader
     _, sums = jax.eval_shape(
-      made.score_segments, made.reading.frozen, made.reading.state, segments
+      made.score_segments, reader.frozen, reader.state, segments
     )
   assert sums.nll.shape == ()
 

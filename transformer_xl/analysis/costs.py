@@ -270,8 +270,8 @@ def _evaluation(
   mesh = trained_model.make_mesh(scoring.model, axes)
   with jax.set_mesh(mesh):
     scorer = evaluator.Evaluator(scoring, mesh, mem_len=mem_len)
-    frozen = scorer.reading.freeze(random_params(scoring.model))
-    state = scorer.reading.start(frozen)
+    frozen = scorer.mesh_reader.freeze(random_params(scoring.model))
+    state = scorer.mesh_reader.start(frozen)
     segments = streams.device_segments(
       scorer.stream, 0, evaluator.SEGMENTS_PER_CALL, mesh_lib.segments(mesh)
     )

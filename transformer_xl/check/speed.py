@@ -285,8 +285,8 @@ def time_segment(
   )
   with jax.set_mesh(mesh):
     made = evaluator.Evaluator(scoring, mesh, mem_len=mem_len)
-    frozen = made.reading.freeze(_parameters(scoring.model, mesh))
-    state = made.reading.start(frozen)
+    frozen = made.mesh_reader.freeze(_parameters(scoring.model, mesh))
+    state = made.mesh_reader.start(frozen)
     segments = streams.device_segments(stream, 0, 4, mesh_lib.segments(mesh))
 
     def call() -> shapes.PyTree:

@@ -18,8 +18,8 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
+from transformer_xl.evaluation import mesh_reader as mesh_reader_lib
 from transformer_xl.evaluation import protocol
-from transformer_xl.evaluation import reading as reading_lib
 from transformer_xl.model import nats
 from transformer_xl.model import reader as reader_lib
 
@@ -49,8 +49,10 @@ class Evaluator:
     self._mesh = mesh
     self._mem_len = mem_len
     self._is_compiled = False
-    self.reading = reading_lib.Reading(scoring, mesh, mem_len=mem_len)
-    self.score_segments = self.reading.compiled(score_segments)
+    self.mesh_reader = mesh_reader_lib.MeshReader(
+      scoring, mesh, mem_len=mem_len
+    )
+    self.score_segments = self.mesh_reader.compiled(score_segments)
 
   @functools.cached_property
   def stream(self) -> streams.EvalStream:
@@ -68,7 +70,7 @@ class Evaluator:
   ) -> Score | None:
     """Scores the whole split; None if `should_stop` holds before its end."""
     sharding = mesh_lib.segments(self._mesh)
-    frozen = self.reading.freeze(params)
+    frozen = self.mesh_reader.freeze(params)
     num_steps = self.stream.num_steps
 
     def score_call(
@@ -82,11 +84,13 @@ class Evaluator:
     if not self._is_compiled:
       # Compiles with a call past the end, in which every weight is 0. Devices
       # still compute it, and freeze parameters, when a call returns.
-      jax.block_until_ready(score_call(self.reading.start(frozen), num_steps))
+      jax.block_until_ready(
+        score_call(self.mesh_reader.start(frozen), num_steps)
+      )
       self._is_compiled = True
     scored = score_calls(
       score_call,
-      self.reading.start(frozen),
+      self.mesh_reader.start(frozen),
       num_steps,
       should_stop=should_stop,
     )
@@ -102,7 +106,7 @@ class Evaluator:
   def lower(self, segments: segment_lib.Segment) -> jax.stages.Lowered:
     """Lowers the scoring of segments that have these shapes."""
     return self.score_segments.lower(
-      self.reading.frozen, self.reading.state, segments
+      self.mesh_reader.frozen, self.mesh_reader.state, segments
     )
 
 

@@ -11,8 +11,8 @@ from transformer_xl import shapes
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import mesh_reader as mesh_reader_lib
 from transformer_xl.evaluation import protocol
-from transformer_xl.evaluation import reading as reading_lib
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.workdir import trained_model
 
@@ -66,10 +66,10 @@ def read(
   parts = []
   weights = []
   with jax.set_mesh(mesh):
-    reading = reading_lib.Reading(scoring, mesh, mem_len=mem_len)
-    read_call = reading.compiled(read_segments)
-    frozen = reading.freeze(subject.params)
-    state = reading.start(frozen)
+    mesh_reader = mesh_reader_lib.MeshReader(scoring, mesh, mem_len=mem_len)
+    read_call = mesh_reader.compiled(read_segments)
+    frozen = mesh_reader.freeze(subject.params)
+    state = mesh_reader.start(frozen)
     for step in range(0, stream.num_steps, count):
       segments = streams.device_segments(stream, step, count, sharding)
       state, found = read_call(frozen, state, segments)

@@ -31,8 +31,8 @@ class ReadSegments(Protocol):
     """Returns the next state, and what all processes get."""
 
 
-class Reading:
-  """The functions of parameters and state, compiled and placed on a mesh.
+class MeshReader:
+  """The functions of a reader, compiled for a mesh.
 
   Arrays keep their shardings between calls: lanes are split over `data` and
   `fsdp`, cached keys and values over `tensor` as well. The mesh's devices may
