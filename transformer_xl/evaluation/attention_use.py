@@ -42,8 +42,11 @@ class Terms(NamedTuple):
   distance_bias: jt.Float[shapes.Array, "N B H T K"]
 
 
-class Reading(NamedTuple):
-  """A segment that was read, with its attention."""
+class InspectedSegment(NamedTuple):
+  """A segment that was read, with the attention of its queries.
+
+  Of all layers only those that attend are in front, N; see `attending`.
+  """
 
   memory: network.State  # For the next segment.
   nll: shapes.Losses
@@ -53,7 +56,7 @@ class Reading(NamedTuple):
 
 
 def attending(config: schema.ModelConfig) -> list[int]:
-  """The numbers of the layers that attend, from 1: those of `Reading`."""
+  """The numbers of the layers that attend, from 1."""
   return [
     number
     for number, layer in enumerate(pattern.all_layers(config), start=1)
@@ -86,7 +89,7 @@ def read_segment(
   segment: segment_lib.Segment[jax.Array],
   *,
   model: network.Network,
-) -> Reading:
+) -> InspectedSegment:
   """Reads a segment, [B, T], and shows its attention.
 
   The model inspects. Layers without attention are left out.
@@ -123,7 +126,7 @@ def read_segment(
     return stacked.reshape(-1, *stacked.shape[2:])
 
   terms, weights, visible = jax.tree.map(in_order, *found)
-  return Reading(after, nll, terms, weights, visible)
+  return InspectedSegment(after, nll, terms, weights, visible)
 
 
 def _layer_terms(factors: scores_lib.ScoreFactors) -> Terms:

@@ -36,13 +36,13 @@ def bins(most: int) -> list[int]:
 
 
 def summary(
-  reading: attention_use.Reading, starts: tuple[int, ...]
+  segment: attention_use.InspectedSegment, starts: tuple[int, ...]
 ) -> Attention:
   """Keeps what a page shows of a segment that one lane has read.
 
   The bins begin at the distances `starts`.
   """
-  weights = reading.weights[:, 0]  # [N, H, T, K]
+  weights = segment.weights[:, 0]  # [N, H, T, K]
   num_queries, num_keys = weights.shape[-2:]
   mem_len = num_keys - num_queries
   query = jnp.arange(num_queries)[:, None]
@@ -61,7 +61,7 @@ def summary(
 
   index = jnp.searchsorted(jnp.array(starts), distances, side="right") - 1
   members = jax.nn.one_hot(index, len(starts))
-  terms = jnp.stack([kept(centred(term[:, 0])) for term in reading.terms])
+  terms = jnp.stack([kept(centred(term[:, 0])) for term in segment.terms])
   profile = jnp.einsum("nhtk,tkd->tnhd", weights, members)
   on_memory = jnp.sum(weights[..., :mem_len], axis=-1)
   return Attention(
