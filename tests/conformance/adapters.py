@@ -59,7 +59,7 @@ class Package(registered.Model):
     return tiny.params(self.config, seed=seed)
 
 
-class Reading(registered.Reading, Package):
+class FrozenPackage(registered.FrozenModel, Package):
   """The same memory, read with fixed parameters."""
 
   def __init__(self, config: schema.ModelConfig | None = None, **options: Any):
@@ -104,7 +104,7 @@ def package(kind: type[Package] = Package, /, **options: Any):
   return build
 
 
-KINDS = {"": Package, "_read": Reading}
+KINDS = {"": Package, "_read": FrozenPackage}
 ATTENDING = [name for name, kind in registry.mixers.items() if kind.attends]
 CARRYING = [name for name in registry.mixers if name not in ATTENDING]
 # Options are crossed rather than multiplied: each value appears, with each
@@ -165,12 +165,12 @@ def _of_mixers():
     yield name, package(layers=(name,), **own)
     yield (
       f"{name}_hybrid_read",
-      package(Reading, layers=(name, USUAL + limit), **own),
+      package(FrozenPackage, layers=(name, USUAL + limit), **own),
     )
     yield f"{name}_above", package(layers=(USUAL, name), pre_norm=True)
     if kind.takes_limit:
       limited = {"layers": (name, f"{name}:1")}
-      yield f"{name}_limited_read", package(Reading, **limited)
+      yield f"{name}_limited_read", package(FrozenPackage, **limited)
   # Two that carry states of different kinds, and two that attend.
   for pair in zip(CARRYING, CARRYING[1:] + ATTENDING[1:], strict=False):
     yield "_".join(pair), package(layers=pair, pre_norm=True)

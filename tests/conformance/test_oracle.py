@@ -172,7 +172,7 @@ def test_segments_of_the_network_equal_the_oracle(
 def test_steps_of_the_reader_equal_the_oracle(case, strict_dtypes, counting):
   """Segments, one of which a single token counts, and then single tokens."""
   adapter = _adapter(case)
-  counting("oracle", _adapter(case, adapters.Reading))
+  counting("oracle", _adapter(case, adapters.FrozenPackage))
   reader = reader_lib.Reader(
     adapter.config,
     mem_len=case.mem_len,

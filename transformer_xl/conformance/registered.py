@@ -212,7 +212,7 @@ class Model(implementation.Facts):
     )
 
 
-class Reading(Model):
+class FrozenModel(Model):
   """The same network, read with fixed parameters."""
 
   def __init__(self, config: schema.ModelConfig, **options: Any):
@@ -452,10 +452,10 @@ def variants(name: str, encoding: str | None = None) -> dict[str, Build]:
   of_name = functools.partial(build, layers=layers, encoding=encoding)
   result = {
     "training": of_name(Model),
-    "reading with fixed parameters": of_name(Reading),
+    "reading with fixed parameters": of_name(FrozenModel),
     "training over several segments": of_name(Model, gradient="flows"),
     "training with norms after layers": of_name(Model, pre_norm=False),
   }
   if name in registry.mixers and not registry.mixers[name].attends:
-    result["reading a hybrid"] = of_name(Reading, layers=(name, *usual))
+    result["reading a hybrid"] = of_name(FrozenModel, layers=(name, *usual))
   return result
