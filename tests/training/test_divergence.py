@@ -346,7 +346,7 @@ def test_losses_of_other_tokens_are_no_measure(data_dir, tmp_path, change):
   stream = loop.open_stream(config.recipe, everything)
   mesh = mesh_lib.make_mesh(config.mesh)
   run = resume.start(
-    resume.Origin(config.recipe, config.data, mesh, stream, checkpoints)
+    resume.RunSetup(config.recipe, config.data, mesh, stream, checkpoints)
   )
   checkpoints.close()
   assert int(run.state.step) == 8

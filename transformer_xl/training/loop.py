@@ -75,8 +75,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       hooks = hooks_lib.make(config, mesh, workdir, checkpoints, stop, goodput)
       # Before the checkpoint is read, which some changes make impossible.
       run_record.log_changes(config.as_saved(), workdir)
-      origin = resume.Origin(recipe, config.data, mesh, stream, checkpoints)
-      run = resume.start(origin)
+      setup = resume.RunSetup(recipe, config.data, mesh, stream, checkpoints)
+      run = resume.start(setup)
       # If the arrays found no room, this raises, and `int` would never return.
       jax.block_until_ready((run.state, run.memory))
       step = int(run.state.step)
@@ -103,7 +103,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
           except divergence.Diverged as trouble:
             answer = rules.respond(answer, trouble, checkpoints.steps())
         del run  # There may not be room for two.
-        run = resume.rewind(origin, answer)
+        run = resume.rewind(setup, answer)
       with goodput.spent("saving"):
         checkpoints.wait()
       logging.info("Time of the run: %s.", goodput)

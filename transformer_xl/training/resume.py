@@ -24,8 +24,8 @@ from transformer_xl.workdir import run_state
 _OF_LOSS = ("targets", "loss_on")
 
 
-class Origin(NamedTuple):
-  """What a run can start from, and what it has to fit."""
+class RunSetup(NamedTuple):
+  """The set-up that a run has to fit, with the checkpoints to start from."""
 
   recipe: schema.Recipe
   data: schema.DataConfig
@@ -34,26 +34,26 @@ class Origin(NamedTuple):
   checkpoints: checkpoint.Checkpoints
 
 
-def start(origin: Origin) -> run_state.RunState:
+def start(setup: RunSetup) -> run_state.RunState:
   """Restores the newest checkpoint, or starts a new run.
 
   Raises:
     UserError: the checkpoint is of another model, optimizer or training text,
       or a new run cannot start from the parameters that it names.
   """
-  recipe = origin.recipe
+  recipe = setup.recipe
   train = recipe.train
-  create_state, create_memory = programs.creators(recipe, origin.mesh)
-  data = _describe_data(origin)
-  target = programs.placed_state(recipe, origin.mesh)
+  create_state, create_memory = programs.creators(recipe, setup.mesh)
+  data = _describe_data(setup)
+  target = programs.placed_state(recipe, setup.mesh)
   names = rate_factors.frozen_names(target[0].params, train)
   frozen = tuple(names)
   adapters = lora.settings(train)
-  run = origin.checkpoints.restore_newest(
+  run = setup.checkpoints.restore_newest(
     *target, check=functools.partial(_check_trained, frozen, adapters)
   )
   if run is None:
-    state, metadata = _new(origin, create_state)
+    state, metadata = _new(setup, create_state)
     metadata = metadata._replace(
       data=data,
       average_start=train.asgd_start_step,
@@ -77,7 +77,7 @@ def start(origin: Origin) -> run_state.RunState:
     assert metadata.initialised_from is not None  # Adapters have a base.
     state = state._replace(
       base=initial_parameters.load_base(
-        recipe, origin.mesh, metadata.initialised_from
+        recipe, setup.mesh, metadata.initialised_from
       )
     )
   average_start = train.asgd_start_step
@@ -155,19 +155,19 @@ def _lora_text(adapters: lora.Settings | None) -> str:
 
 
 def _new(
-  origin: Origin, create_state: Callable[..., run_state.TrainState]
+  setup: RunSetup, create_state: Callable[..., run_state.TrainState]
 ) -> tuple[run_state.TrainState, run_state.Metadata]:
   """The state of a new run, with drawn parameters or those of another run.
 
   Parameters that were trained are evaluated before the first update.
   """
-  if not origin.recipe.train.init_from:
+  if not setup.recipe.train.init_from:
     state = create_state()
     count = network.num_parameters(state.params)
     logging.info("Starting with %d new parameters.", count)
     return state, run_state.Metadata()
   params, source = initial_parameters.load(
-    origin.recipe, origin.data.dataset_dir, origin.mesh
+    setup.recipe, setup.data.dataset_dir, setup.mesh
   )
   count = network.num_parameters(params)
   logging.info(
@@ -183,13 +183,13 @@ def _new(
       "These stay as they are; %d parameters are trained.",
       network.num_parameters(state.params),
     )
-  evaluates = origin.recipe.train.eval_every_steps > 0
+  evaluates = setup.recipe.train.eval_every_steps > 0
   return state, run_state.Metadata(
     owes_evaluation=evaluates, initialised_from=source
   )
 
 
-def rewind(origin: Origin, answer: divergence.Answer) -> run_state.RunState:
+def rewind(setup: RunSetup, answer: divergence.Answer) -> run_state.RunState:
   """The run before it diverged, with what was decided."""
   event = answer.events[-1]
   logging.warning(
@@ -198,35 +198,35 @@ def rewind(origin: Origin, answer: divergence.Answer) -> run_state.RunState:
     "times %(rate_factor)g).",
     event,
   )
-  recipe = origin.recipe
+  recipe = setup.recipe
   if not event["rewound_to"] and recipe.train.init_from:
     # Raises if the source has gone, before the run's checkpoints are deleted.
-    initial_parameters.load(recipe, origin.data.dataset_dir, origin.mesh)
-  origin.checkpoints.drop_after(event["rewound_to"])
-  run = start(origin)
+    initial_parameters.load(recipe, setup.data.dataset_dir, setup.mesh)
+  setup.checkpoints.drop_after(event["rewound_to"])
+  run = start(setup)
   if event["action"] == "skip":  # Other text follows.
-    _, create_memory = programs.creators(recipe, origin.mesh)
+    _, create_memory = programs.creators(recipe, setup.mesh)
     run = run._replace(memory=create_memory())
   before = run.metadata.guard or divergence.no_losses()
   guard = before | {"answer": list(answer)}
   return run._replace(metadata=run.metadata._replace(guard=guard))
 
 
-def _describe_data(origin: Origin) -> dict[str, object]:
+def _describe_data(setup: RunSetup) -> dict[str, object]:
   """The facts that determine which text, and where in it, a step reads.
 
   And of which of its tokens the loss is.
   """
-  train = origin.recipe.train
+  train = setup.recipe.train
   return {
-    "name": origin.data.name,
-    "sha256": origin.stream.file.sha256,
+    "name": setup.data.name,
+    "sha256": setup.stream.file.sha256,
     "batch_size": train.batch_size,
     "segment_len": train.segment_len,
     "segment_len_std": train.segment_len_std,
     "gradient_segments": train.gradient_segments,
-    "seed": origin.recipe.seed if train.segment_len_std else None,
-    "targets": origin.data.targets,
+    "seed": setup.recipe.seed if train.segment_len_std else None,
+    "targets": setup.data.targets,
     "loss_on": train.loss_on,
   }
 
