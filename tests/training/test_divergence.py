@@ -86,7 +86,7 @@ def scramble(leaf):
   return 3.0 * jnp.sign(leaf) + 10.0 * leaf
 
 
-NO_ANSWER = divergence.Answer()
+NO_RECOVERY = divergence.Recovery()
 
 
 def rules(**updates):
@@ -151,46 +151,46 @@ def test_only_checkpoints_a_window_old_are_gone_back_to(monkeypatch):
   monkeypatch.setattr(divergence, "WINDOW", 25)
   skips = rules(action="skip")
   trouble = divergence.Diverged("x", 60)
-  answer = skips.respond(NO_ANSWER, trouble, [10, 20, 30, 34, 40, 50])
-  assert answer.events[-1]["rewound_to"] == 30  # 34 was saved by the clock.
-  assert answer.skipped == 30
+  recovery = skips.respond(NO_RECOVERY, trouble, [10, 20, 30, 34, 40, 50])
+  assert recovery.events[-1]["rewound_to"] == 30  # 34 was saved by the clock.
+  assert recovery.skipped == 30
   # At once again: 30 is not good either.
-  answer = skips.respond(answer, divergence.Diverged("x", 38), [10, 20, 30])
-  assert answer.events[-1]["rewound_to"] == 10
-  assert answer.events[-1]["tries"] == 2
-  assert answer.skipped == 30 + 28
+  recovery = skips.respond(recovery, divergence.Diverged("x", 38), [10, 20, 30])
+  assert recovery.events[-1]["rewound_to"] == 10
+  assert recovery.events[-1]["tries"] == 2
+  assert recovery.skipped == 30 + 28
   # Behind both it is another trouble, even if it goes back before them.
   trouble = divergence.Diverged("x", 72)
-  later = skips.respond(answer, trouble, [10, 20, 30, 40, 50, 60, 70])
+  later = skips.respond(recovery, trouble, [10, 20, 30, 40, 50, 60, 70])
   assert later.events[-1]["rewound_to"] == 40
   assert later.events[-1]["tries"] == 1
   # A loss that rises slowly may have done so when they were saved.
   trouble = divergence.Diverged("x", 72, spiked=True)
-  later = skips.respond(answer, trouble, [10, 20, 30, 40, 50, 60, 70])
+  later = skips.respond(recovery, trouble, [10, 20, 30, 40, 50, 60, 70])
   assert later.events[-1]["tries"] == 2
   # Far behind both it is another trouble.
   trouble = divergence.Diverged("x", 99)
-  answer = skips.respond(answer, trouble, [10, 50, 60, 70])
-  assert answer.events[-1]["tries"] == 1
+  recovery = skips.respond(recovery, trouble, [10, 50, 60, 70])
+  assert recovery.events[-1]["tries"] == 1
 
 
 def test_with_nothing_old_enough_the_run_starts_anew_or_stops(monkeypatch):
   monkeypatch.setattr(divergence, "WINDOW", 25)
   lowers = rules(action="lower_rate")
   trouble = divergence.Diverged("x", 30)
-  answer = lowers.respond(NO_ANSWER, trouble, [10, 20, 30])
-  assert answer.events[-1]["rewound_to"] == 0
-  assert (answer.skipped, answer.rate_factor) == (0, 0.5)
+  recovery = lowers.respond(NO_RECOVERY, trouble, [10, 20, 30])
+  assert recovery.events[-1]["rewound_to"] == 0
+  assert (recovery.skipped, recovery.rate_factor) == (0, 0.5)
   with pytest.raises(
     errors.DivergenceError, match="no older checkpoint was kept"
   ):
-    lowers.respond(NO_ANSWER, divergence.Diverged("x", 60), [50, 60])
+    lowers.respond(NO_RECOVERY, divergence.Diverged("x", 60), [50, 60])
 
 
 @pytest.mark.parametrize("action", ["stop", "skip", "lower_rate"])
 def test_before_any_update_the_parameters_are_to_blame(action):
   with pytest.raises(errors.DivergenceError, match="before any update: the"):
-    rules(action=action).respond(NO_ANSWER, divergence.Diverged("x", 0), [])
+    rules(action=action).respond(NO_RECOVERY, divergence.Diverged("x", 0), [])
 
 
 def test_what_was_read_since_the_last_good_checkpoint_is_skipped(
@@ -247,8 +247,8 @@ def test_the_rate_is_lowered_until_the_loss_is_a_number(
   assert loop.train(config, str(tmp_path))
   happened = events(tmp_path)
   assert [e["rewound_to"] for e in happened] == [0]
-  # The next run in this process begins without an answer.
-  assert divergence.answer_of(None) == NO_ANSWER
+  # The next run in this process begins without a recovery.
+  assert divergence.recovery_of(None) == NO_RECOVERY
   rates = [r["learning_rate"] for r in lines(tmp_path) if "loss" in r]
   assert rates == pytest.approx([1e-2] * len(rates))
   assert all(math.isfinite(r["loss"]) for r in lines(tmp_path) if "loss" in r)

@@ -284,8 +284,8 @@ def test_skipping_updates_skips_all_their_segments():
     gradient_segments=SEGMENTS,
   )
   trouble = divergence.Diverged("the loss is not finite", 630)
-  answer = rules.respond(divergence.Answer(), trouble, [0, 500])
-  assert answer.skipped == 130 * SEGMENTS
+  recovery = rules.respond(divergence.Recovery(), trouble, [0, 500])
+  assert recovery.skipped == 130 * SEGMENTS
 
 
 @pytest.mark.rest

@@ -47,8 +47,8 @@ class Diverged(Exception):  # noqa: N818
     self.spiked = spiked
 
 
-class Answer(NamedTuple):
-  """The measures that the run has taken against divergence so far."""
+class Recovery(NamedTuple):
+  """How the run has recovered from divergence so far, in all tries together."""
 
   skipped: int = 0  # Segments; update k reads S from k S + skipped on.
   rate_factor: float = 1.0  # Multiplies the configured learning rate.
@@ -56,13 +56,16 @@ class Answer(NamedTuple):
 
 
 def no_losses() -> metrics_log.Json:
-  """What `Guard.metadata` returns before the first update."""
+  """The result of `Guard.metadata` before the first update.
+
+  Checkpoints name the recovery "answer".
+  """
   return {"losses": [], "lowest": None, "answer": []}
 
 
-def answer_of(saved: metrics_log.Json | None) -> Answer:
-  """The answer in what `Guard.metadata` returned; none before a checkpoint."""
-  return Answer(*(saved or no_losses())["answer"])
+def recovery_of(saved: metrics_log.Json | None) -> Recovery:
+  """The recovery that a checkpoint states; none before a checkpoint."""
+  return Recovery(*(saved or no_losses())["answer"])
 
 
 class Rules(NamedTuple):
@@ -80,12 +83,12 @@ class Rules(NamedTuple):
     return math.ceil(WINDOW / self.every_steps) + 2
 
   def respond(
-    self, answer: Answer, trouble: Diverged, saved: Sequence[int]
-  ) -> Answer:
+    self, recovery: Recovery, trouble: Diverged, saved: Sequence[int]
+  ) -> Recovery:
     """Decides what to do; the last event says which step to rewind to.
 
     Args:
-      answer: to what happened before.
+      recovery: from what happened before.
       trouble: what has happened now.
       saved: the steps of all checkpoints, ascending.
 
@@ -116,7 +119,7 @@ class Rules(NamedTuple):
         f"rewind to; the last good one is {last_good}. {_LOWER}, and run again."
       )
     # Earlier tries here: no good checkpoint was saved beyond these since.
-    events = answer.events
+    events = recovery.events
     passed = max(self._regular(good), default=0)
     tries = sum(event["detected_at"] > passed for event in events)
     if tries >= TRIES:
@@ -124,7 +127,7 @@ class Rules(NamedTuple):
         f"{trouble.what} at step {now} after {tries} tries to get past it; "
         f"the last good checkpoint is {last_good}. {_LOWER}, and run again."
       )
-    skipped, factor, events = answer
+    skipped, factor, events = recovery
     if config.action == "skip":
       skipped += (now - step) * self.gradient_segments
     else:
@@ -139,7 +142,7 @@ class Rules(NamedTuple):
       "rate_factor": factor,
       "tries": tries + 1,
     }
-    return Answer(skipped, factor, (*events, event))
+    return Recovery(skipped, factor, (*events, event))
 
   def _target(self, step: int, saved: Sequence[int]) -> int | None:
     """The step of the newest good checkpoint, 0 to start over, or None."""
@@ -163,14 +166,14 @@ class Guard:
     self._config = rules.config
     self._losses: list[float] = list(saved["losses"])
     self._lowest: float | None = saved["lowest"]
-    self.answer = answer_of(saved)
+    self.recovery = recovery_of(saved)
 
   def metadata(self) -> dict[str, object]:
     """The state that a checkpoint stores as JSON."""
     return {
       "losses": self._losses,
       "lowest": self._lowest,
-      "answer": list(self.answer),
+      "answer": list(self.recovery),
     }
 
   def watch(self, metrics: step_lib.UpdateMetrics, step: int) -> None:

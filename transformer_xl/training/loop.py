@@ -94,16 +94,16 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
         recipe, mesh, stream, hooks, stop, goodput, rules, per_call
       )
       while True:
-        answer = divergence.answer_of(run.metadata.guard)
-        writer = _open_writer(config.train, workdir, run, answer)
+        recovery = divergence.recovery_of(run.metadata.guard)
+        writer = _open_writer(config.train, workdir, run, recovery)
         with contextlib.closing(writer):
           try:
             is_done = updates.advance(run, writer, partners)
             break
           except divergence.Diverged as trouble:
-            answer = rules.respond(answer, trouble, checkpoints.steps())
+            recovery = rules.respond(recovery, trouble, checkpoints.steps())
         del run  # There may not be room for two.
-        run = resume.rewind(setup, answer)
+        run = resume.rewind(setup, recovery)
       with goodput.spent("saving"):
         checkpoints.wait()
       logging.info("Time of the run: %s.", goodput)
@@ -184,7 +184,7 @@ def _open_writer(
   train: schema.TrainConfig,
   workdir: str,
   run: run_state.RunState,
-  answer: divergence.Answer,
+  recovery: divergence.Recovery,
 ) -> metrics_log.Writer:
   """Opens `metrics.jsonl` to continue from the run's step.
 
@@ -198,7 +198,7 @@ def _open_writer(
     is_evaluated=not run.metadata.owes_evaluation,
     tracker=train.tracker,
   )
-  for event in answer.events:
+  for event in recovery.events:
     if event["step"] > step:
       writer.write(event)
   return writer

@@ -189,9 +189,11 @@ def _new(
   )
 
 
-def rewind(setup: RunSetup, answer: divergence.Answer) -> run_state.RunState:
+def rewind(
+  setup: RunSetup, recovery: divergence.Recovery
+) -> run_state.RunState:
   """The run before it diverged, with what was decided."""
-  event = answer.events[-1]
+  event = recovery.events[-1]
   logging.warning(
     "Step %(detected_at)d: %(divergence)s so back to step %(rewound_to)d, try "
     "%(tries)d: %(action)s (%(skipped)d segments skipped so far, learning rate "
@@ -208,7 +210,7 @@ def rewind(setup: RunSetup, answer: divergence.Answer) -> run_state.RunState:
     _, create_memory = programs.creators(recipe, setup.mesh)
     run = run._replace(memory=create_memory())
   before = run.metadata.guard or divergence.no_losses()
-  guard = before | {"answer": list(answer)}
+  guard = before | {"answer": list(recovery)}
   return run._replace(metadata=run.metadata._replace(guard=guard))
 
 

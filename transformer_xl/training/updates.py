@@ -162,12 +162,12 @@ class _Calls:
 
   def __init__(self, reports: _Reports, partners: Partners):
     recipe = partners.recipe
-    answer = reports.guard.answer
-    rate = answer.rate_factor * recipe.train.learning_rate
+    recovery = reports.guard.recovery
+    rate = recovery.rate_factor * recipe.train.learning_rate
     self._train = recipe.train
     self._numbers = programs.numbers(recipe)._replace(learning_rate=rate)
     self._update = programs.update(recipe, partners.mesh)
-    self._skipped = answer.skipped
+    self._skipped = recovery.skipped
     self._reports = reports
     self._partners = partners
     self._compiled: set[tuple[int, ...]] = set()
