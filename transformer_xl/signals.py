@@ -24,7 +24,7 @@ def _ignore(number: int, frame: types.FrameType | None) -> None:
   """Handles a signal that is answered elsewhere."""
 
 
-class Answers:
+class Listener:
   """Answers signals at once, from a thread, until it is closed.
 
   Python runs signal handlers between its own instructions, so not while it
@@ -74,7 +74,7 @@ def end_at_signals(
   *,
   keeps_running: bool = False,
   before: Callable[[int, str], None] = lambda status, reason: None,
-) -> Answers:
+) -> Listener:
   """Lets signals end the process at once, with one line, until it is closed.
 
   Python itself would not answer SIGTERM in a container, where the command may
@@ -98,8 +98,8 @@ def end_at_signals(
   numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   if keeps_running:
     _hangup_stops()  # Asked now, since the terminal may be lost later.
-    return Answers(numbers, answer)
-  return Answers(numbers[:2], answer)
+    return Listener(numbers, answer)
+  return Listener(numbers[:2], answer)
 
 
 def asks_to_stop(number: int) -> bool:

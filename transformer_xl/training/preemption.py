@@ -40,11 +40,11 @@ class StopSignal:
   def __enter__(self) -> "StopSignal":
     self._is_alone = jax.process_count() == 1
     numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-    self._answers = signals.Answers(numbers, self._answer, self._handle)
+    self._listener = signals.Listener(numbers, self._answer, self._handle)
     return self
 
   def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-    self._answers.close()
+    self._listener.close()
     if self._first is not None and not self.requested and kind is None:
       os.kill(os.getpid(), self._first)
 
