@@ -90,7 +90,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       source = run.metadata.initialised_from
       run_record.record(config, workdir, step=step, initialised_from=source)
       run_record.keep_vocabulary(data_dir, workdir)
-      partners = updates.Partners(
+      dependencies = updates.Dependencies(
         recipe, mesh, stream, hooks, stop, goodput, rules, per_call
       )
       while True:
@@ -98,7 +98,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
         writer = _open_writer(config.train, workdir, run, recovery)
         with contextlib.closing(writer):
           try:
-            is_done = updates.advance(run, writer, partners)
+            is_done = updates.advance(run, writer, dependencies)
             break
           except divergence.Diverged as trouble:
             recovery = rules.respond(recovery, trouble, checkpoints.steps())

@@ -27,8 +27,8 @@ from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 
-class Partners(NamedTuple):
-  """What updates work with, besides the run that they change."""
+class Dependencies(NamedTuple):
+  """The objects that updates use, besides the run that they change."""
 
   recipe: schema.Recipe
   mesh: jax.sharding.Mesh
@@ -55,28 +55,30 @@ class _Chunk(NamedTuple):
 
 
 def advance(
-  run: run_state.RunState, writer: metrics_log.Writer, partners: Partners
+  run: run_state.RunState,
+  writer: metrics_log.Writer,
+  dependencies: Dependencies,
 ) -> bool:
   """Updates until the last step or a signal; True if all steps are done.
 
   Args:
     run: where to begin. Its arrays are donated.
     writer: of the log.
-    partners: what updates work with.
+    dependencies: the objects that updates use.
 
   Raises:
     Diverged: the loss has diverged.
   """
-  hooks = partners.hooks
-  stop = partners.stop
-  goodput = partners.goodput
+  hooks = dependencies.hooks
+  stop = dependencies.stop
+  goodput = dependencies.goodput
   if hooks.evaluation and run.metadata.owes_evaluation:
     with goodput.spent(hooks.evaluation.activity):
       run = hooks.evaluation(run, writer)
-  reports = _Reports(run.metadata, writer, partners)
-  calls = _Calls(reports, partners)
-  num_steps = partners.recipe.train.num_steps
-  per_call = partners.updates_per_call
+  reports = _Reports(run.metadata, writer, dependencies)
+  calls = _Calls(reports, dependencies)
+  num_steps = dependencies.recipe.train.num_steps
+  per_call = dependencies.updates_per_call
   step = int(run.state.step)
   while step < num_steps and not stop.requested:
     # Calls end at multiples of `per_call`, where log lines and saves are due.
@@ -111,17 +113,17 @@ class _Reports:
     self,
     metadata: run_state.Metadata,
     writer: metrics_log.Writer,
-    partners: Partners,
+    dependencies: Dependencies,
   ):
-    recipe = partners.recipe
-    self.guard = divergence.Guard(partners.rules, metadata.guard)
+    recipe = dependencies.recipe
+    self.guard = divergence.Guard(dependencies.rules, metadata.guard)
     self.window = log_window.Window(
       metadata.log_window,
       tokens_read=metadata.tokens_read,
       flops_per_token=log_window.flops_per_token(recipe.model, recipe.train),
     )
     self.pending: _Chunk | None = None
-    self._hooks = partners.hooks.on_metrics
+    self._hooks = dependencies.hooks.on_metrics
     self._writer = writer
 
   def finish(self) -> None:
@@ -160,16 +162,16 @@ class _Reports:
 class _Calls:
   """Calls the compiled updates, each with the segments that it reads."""
 
-  def __init__(self, reports: _Reports, partners: Partners):
-    recipe = partners.recipe
+  def __init__(self, reports: _Reports, dependencies: Dependencies):
+    recipe = dependencies.recipe
     recovery = reports.guard.recovery
     rate = recovery.rate_factor * recipe.train.learning_rate
     self._train = recipe.train
     self._numbers = programs.numbers(recipe)._replace(learning_rate=rate)
-    self._update = programs.update(recipe, partners.mesh)
+    self._update = programs.update(recipe, dependencies.mesh)
     self._skipped = recovery.skipped
     self._reports = reports
-    self._partners = partners
+    self._dependencies = dependencies
     self._compiled: set[tuple[int, ...]] = set()
 
   def update(
@@ -187,7 +189,9 @@ class _Calls:
     if shape not in self._compiled:  # Compiling is done, if not the update.
       self._compiled.add(shape)
       self._log_compilation(shape, time.perf_counter() - start)
-    num_tokens = self._partners.stream.num_tokens(first_segment, num_segments)
+    num_tokens = self._dependencies.stream.num_tokens(
+      first_segment, num_segments
+    )
     run = run_state.RunState(state, memory, run.metadata)
     return run, _Chunk(step + count, metrics, num_tokens)
 
@@ -196,19 +200,19 @@ class _Calls:
     is_idle = self._reports.devices_are_idle()
     start = time.perf_counter()
     segments = streams.device_segments(
-      self._partners.stream,
+      self._dependencies.stream,
       first,
       count,
-      mesh_lib.segments(self._partners.mesh),
+      mesh_lib.segments(self._dependencies.mesh),
       parts=self._train.accumulation_steps,
     )
     if is_idle:
       seconds = time.perf_counter() - start
-      self._partners.goodput.add("waiting for data", seconds)
+      self._dependencies.goodput.add("waiting for data", seconds)
     return segments
 
   def _log_compilation(self, shape: tuple[int, ...], seconds: float) -> None:
-    self._partners.goodput.add("compiling", seconds)
+    self._dependencies.goodput.add("compiling", seconds)
     logging.info(
       "Compiled the update in %.1f s, for %d segments of %d.",
       seconds,
