@@ -225,8 +225,10 @@ def lane_copies(
   return jax.tree.map(shard, shardings(mesh, tree, splits))
 
 
-def placed(tree: shapes.PyTree, shardings: shapes.PyTree) -> shapes.PyTree:
-  """Shapes and types with shardings, to compile for or to restore into."""
+def with_shardings(
+  tree: shapes.PyTree, shardings: shapes.PyTree
+) -> shapes.PyTree:
+  """Abstract arrays with shardings, to compile for or to restore into."""
 
   def place(leaf: AnyArray, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

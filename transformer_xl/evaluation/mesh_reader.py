@@ -63,10 +63,10 @@ class MeshReader:
     params = network.abstract_params(model)
     frozen = jax.eval_shape(reader.freeze, params)
     frozen_at = reader.shardings(mesh, frozen)
-    self.frozen = mesh_lib.placed(frozen, frozen_at)
+    self.frozen = mesh_lib.with_shardings(frozen, frozen_at)
     state = jax.eval_shape(start, self.frozen)
     self._state_at = mesh_lib.states(mesh, state)
-    self.state = mesh_lib.placed(state, self._state_at)
+    self.state = mesh_lib.with_shardings(state, self._state_at)
     self.freeze: Callable[[shapes.PyTree], shapes.PyTree]
     if caches_keys:
       self.freeze = without_copies.compiled(reader.freeze, params, frozen_at)

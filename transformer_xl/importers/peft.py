@@ -55,7 +55,7 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
   saved = params_reader.restore_saved(
     workdir,
     which=params_reader.chosen(config.eval),
-    target=mesh_lib.placed(shape, at),
+    target=mesh_lib.with_shardings(shape, at),
   )
   if saved.adapters is None:
     raise errors.UserError(

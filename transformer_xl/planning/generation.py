@@ -58,7 +58,7 @@ def lower(
       ),
     )
     whole = mesh_lib.replicated(mesh)
-    arguments = mesh_lib.placed(
+    arguments = mesh_lib.with_shardings(
       abstract, jax.tree.map(lambda _: whole, abstract)
     )
     return decoding.lower(*arguments, reader=reader, settings=settings)

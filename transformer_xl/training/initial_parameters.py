@@ -146,7 +146,7 @@ def _target(
   """The shapes of a model's parameters, with their shardings."""
   shape = network.abstract_params(model)
   at = mesh_lib.shardings(mesh, shape, network.splits(model))
-  return mesh_lib.placed(shape, at)
+  return mesh_lib.with_shardings(shape, at)
 
 
 def fitted(

@@ -184,7 +184,9 @@ def _abstract_state(recipe: schema.Recipe) -> step.Carry:
 
 def placed_state(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:
   """State and memory as shapes and types with their shardings."""
-  return mesh_lib.placed(abstract_state(recipe), shardings(recipe, mesh))
+  return mesh_lib.with_shardings(
+    abstract_state(recipe), shardings(recipe, mesh)
+  )
 
 
 def shardings(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:

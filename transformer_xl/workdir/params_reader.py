@@ -344,7 +344,7 @@ def restore_base(
   if not only_check:
     mesh = jax.tree.leaves(target)[0].sharding.mesh
     at = mesh_lib.shardings(mesh, abstract, network.splits(base))
-    abstract = mesh_lib.placed(abstract, at)
+    abstract = mesh_lib.with_shardings(abstract, at)
   params, saved = restore_whole(
     there[0],
     which=Which(

@@ -57,7 +57,7 @@ def load(
     params, step = params_reader.restore(
       workdir,
       which=params_reader.chosen(config.eval),
-      target=mesh_lib.placed(params, at),
+      target=mesh_lib.with_shardings(params, at),
       base=config.train.init_from,
     )
   source = run_record.initialised_from(workdir)
