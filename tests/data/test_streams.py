@@ -296,7 +296,7 @@ def test_shapes_of_segments_are_known_before_they_are_read(
   config = corpus.config(corpus.write(tmp_path), **lengths)
   mesh = mesh_lib.make_mesh(config.mesh)
   source = dataclasses.replace(stream(90, 4, 8), context_len=2)
-  known = segment.placed(
+  known = segment.abstract_segments(
     mesh, 5, config.train, 8, parts=parts, has_weights=False
   )
   read = streams.device_segments(

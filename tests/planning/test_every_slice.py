@@ -118,7 +118,7 @@ def test_programs_can_be_traced(make_config, name, count):
   with jax.set_mesh(mesh):
     before = programs.placed_state(config.recipe, mesh)
     lengths = segment_lengths.of(config.train)
-    segments = segment.placed(
+    segments = segment.abstract_segments(
       mesh,
       config.updates_per_call * train.gradient_segments,
       *(train, lengths.longest),
@@ -141,7 +141,7 @@ def test_programs_can_be_traced(make_config, name, count):
     made = evaluator.Evaluator(
       config.scoring, mesh, mem_len=max(evaluation.mem_len)
     )
-    segments = segment.placed(
+    segments = segment.abstract_segments(
       mesh,
       *(evaluator.SEGMENTS_PER_CALL, evaluation, evaluation.segment_len),
       has_weights=True,

@@ -34,7 +34,7 @@ class Segment(NamedTuple, Generic[Array]):
     return jnp.asarray(self.weights)
 
 
-def placed(
+def abstract_segments(
   mesh: jax.sharding.Mesh,
   count: int,
   group: schema.TrainConfig | schema.EvalConfig,

@@ -151,7 +151,7 @@ def lower_updates(
   train = recipe.train
   with jax.set_mesh(mesh):
     lengths = segment_lengths.of(train)
-    segments = segment.placed(
+    segments = segment.abstract_segments(
       mesh,
       count * train.gradient_segments,
       train,
@@ -209,7 +209,7 @@ def lower_evaluation(
   """Lowers one call of evaluation with the longest memory, for a mesh."""
   evaluation = scoring.eval
   with jax.set_mesh(mesh):
-    segments = segment.placed(
+    segments = segment.abstract_segments(
       mesh,
       evaluator.SEGMENTS_PER_CALL,
       evaluation,
