@@ -53,7 +53,8 @@ def train(data_dir, folder, fsdp):
   programs.make_mesh = with_devices
   mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
   checkpoints = checkpoint.Checkpoints(workdir, config.checkpoint)
-  run = checkpoints.restore_newest(*programs.placed_state(config.recipe, mesh))
+  target = programs.sharded_abstract_state(config.recipe, mesh)
+  run = checkpoints.restore_newest(*target)
   checkpoints.close()
   return config, mesh, run.state
 
@@ -64,7 +65,7 @@ def main():
   source = runs.write(data_dir, f"{folder}/source", **SIZES)
   _, _, one = train(data_dir, folder, 1)
   config, mesh, two = train(data_dir, folder, 2)
-  place, _ = programs.placed_state(config.recipe, mesh)
+  place, _ = programs.sharded_abstract_state(config.recipe, mesh)
   name = ("layers", "0", "attention", "query")
   base = traverse_util.flatten_dict(place.base)[name]
   adapter = traverse_util.flatten_dict(two.params)[(*name[:-1], "query_lora_a")]

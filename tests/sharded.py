@@ -212,7 +212,7 @@ def move(data_dir, folder):
   )
   checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
   restored = checkpoints.restore_newest(
-    *programs.placed_state(config.recipe, four)
+    *programs.sharded_abstract_state(config.recipe, four)
   )
   checkpoints.close()
   devices = restored.memory.layers[0].hiddens.sharding.device_set

@@ -228,7 +228,7 @@ def lane_copies(
 def with_shardings(
   tree: shapes.PyTree, shardings: shapes.PyTree
 ) -> shapes.PyTree:
-  """Abstract arrays with shardings, to compile for or to restore into."""
+  """Shapes and types with shardings, to compile for or to restore into."""
 
   def place(leaf: AnyArray, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

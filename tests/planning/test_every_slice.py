@@ -116,7 +116,7 @@ def test_programs_can_be_traced(make_config, name, count):
   mesh = programs.make_mesh(config.recipe, config.mesh, devices=devices)
   train = config.train
   with jax.set_mesh(mesh):
-    before = programs.placed_state(config.recipe, mesh)
+    before = programs.sharded_abstract_state(config.recipe, mesh)
     lengths = segment_lengths.of(config.train)
     segments = segment.abstract_segments(
       mesh,

@@ -75,7 +75,7 @@ def newest(workdir, config):
   mesh = mesh_lib.make_mesh(config.mesh)
   checkpoints = checkpoint.Checkpoints(str(workdir), config.checkpoint)
   restored = checkpoints.restore_newest(
-    *programs.placed_state(config.recipe, mesh)
+    *programs.sharded_abstract_state(config.recipe, mesh)
   )
   checkpoints.close()
   return restored

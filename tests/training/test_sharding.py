@@ -210,7 +210,7 @@ def test_what_the_optimizer_keeps_is_split_as_its_parameters(
   updates = {"train.ema_decay": 0.9, "train.optimizer": optimizer}
   config = corpus.config(corpus.write(tmp_path), **updates)
   mesh = mesh_lib.make_mesh(config.mesh)
-  state, _ = programs.placed_state(config.recipe, mesh)
+  state, _ = programs.sharded_abstract_state(config.recipe, mesh)
   names = (*kept, "average", "params")
   found = {name: {} for name in names}
   for path, leaf in jax.tree_util.tree_leaves_with_path(state):

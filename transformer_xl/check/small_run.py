@@ -157,7 +157,7 @@ def train(
           os.path.join(workdir, _FOLDER),
           config.checkpoint,
           run_state.RunState(state, memory),
-          placed=programs.placed_state(config.recipe, mesh),
+          target=programs.sharded_abstract_state(config.recipe, mesh),
         )
       segments = streams.device_segments(
         stream, first, UPDATES // 2, mesh_lib.segments(mesh)
@@ -192,9 +192,9 @@ def save_and_restore(
   settings: schema.CheckpointConfig,
   run: run_state.RunState,
   *,
-  placed: step.Carry,
+  target: step.Carry,
 ) -> step.Carry:
-  """Writes a checkpoint, and reads it into new arrays that are `placed`."""
+  """Writes a checkpoint, and reads it into new arrays, sharded as `target`."""
 
   def remove() -> None:
     if jax.process_index() == 0:
@@ -205,7 +205,7 @@ def save_and_restore(
   with checkpoint.Checkpoints(folder, settings) as checkpoints:
     checkpoints.save(run)
     checkpoints.wait()
-    restored = checkpoints.restore_newest(*placed)
+    restored = checkpoints.restore_newest(*target)
   assert restored is not None
   assert restored.memory is not None
   remove()

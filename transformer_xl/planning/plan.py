@@ -159,7 +159,7 @@ def lower_updates(
       parts=train.accumulation_steps,
       has_weights=lengths.is_padded or data.targets == "answers",
     )
-    state = programs.placed_state(recipe, mesh)
+    state = programs.sharded_abstract_state(recipe, mesh)
     numbers = programs.numbers(recipe)
     return programs.update(recipe, mesh).lower(numbers, *state, segments)
 
@@ -268,7 +268,7 @@ def _bytes_while_evaluating(
   held = evaluation.get("hbm_bytes_per_chip")
   if held is None:
     return None
-  state, memory = programs.placed_state(recipe, mesh)
+  state, memory = programs.sharded_abstract_state(recipe, mesh)
   if not protocol.caches_keys(
     validation.model, validation.eval, mesh, mem_len=mem_len
   ):

@@ -1,4 +1,4 @@
-"""Where training runs: its mesh, placed arrays and compiled functions.
+"""Where training runs: its mesh, sharded arrays and compiled functions.
 
 Training, `--mode=plan` and the benchmarks all use these functions, so what is
 planned and timed is what trains.
@@ -182,8 +182,10 @@ def _abstract_state(recipe: schema.Recipe) -> step.Carry:
   return jax.eval_shape(create, params)
 
 
-def placed_state(recipe: schema.Recipe, mesh: jax.sharding.Mesh) -> step.Carry:
-  """State and memory as shapes and types with their shardings."""
+def sharded_abstract_state(
+  recipe: schema.Recipe, mesh: jax.sharding.Mesh
+) -> step.Carry:
+  """State and memory as shapes and types, with their shardings."""
   return mesh_lib.with_shardings(
     abstract_state(recipe), shardings(recipe, mesh)
   )

@@ -45,7 +45,7 @@ def start(setup: RunSetup) -> run_state.RunState:
   train = recipe.train
   create_state, create_memory = programs.creators(recipe, setup.mesh)
   data = _describe_data(setup)
-  target = programs.placed_state(recipe, setup.mesh)
+  target = programs.sharded_abstract_state(recipe, setup.mesh)
   names = rate_factors.frozen_names(target[0].params, train)
   frozen = tuple(names)
   adapters = lora.settings(train)

@@ -402,11 +402,11 @@ def base_of(
     target: its shapes and shardings.
   """
   at = traverse_util.flatten_dict(target, sep="/")
-  placed = {
+  leaves = {
     name: jax.device_put(leaf, at[name].sharding)
     for name, leaf in transfer.taken(params, old, new).items()
   }
-  return traverse_util.unflatten_dict(placed, sep="/")
+  return traverse_util.unflatten_dict(leaves, sep="/")
 
 
 def _has_checkpoint(workdir: str, step: int) -> bool:

@@ -142,8 +142,8 @@ def two_devices_give_what_one_gives(subject: Subject) -> check.Findings:
     )
     by_lane = mesh_lib.lanes(mesh)
     with jax.set_mesh(mesh):
-      placed, memory = one.place(params, one.fresh(LANES), mesh)
-      step = functools.partial(_step_on_mesh, one, placed, by_lane)
+      sharded, memory = one.place(params, one.fresh(LANES), mesh)
+      step = functools.partial(_step_on_mesh, one, sharded, by_lane)
       actual, _ = read_on(step, text, memory, SEGMENTS)
     # Sums over devices have another order.
     yield finding.close(actual, expected, f"two devices on the axis {axis}")
