@@ -56,7 +56,7 @@ from transformer_xl.workdir import compile_cache
 
 
 class Mode(NamedTuple):
-  """What a value of --mode runs."""
+  """The function that a value of --mode runs, and its help."""
 
   module: str  # Loaded when the mode is run.
   summary: str

@@ -1,4 +1,4 @@
-"""What a command does when it is told to stop, or loses its terminal."""
+"""How a command stops at signals, and goes on without its terminal."""
 
 import functools
 import os

@@ -16,7 +16,7 @@ from transformer_xl.config import suggestions
 
 
 class Mode(Protocol):
-  """What help needs to know of a value of --mode."""
+  """A value of --mode, as help describes it."""
 
   @property
   def summary(self) -> str:
@@ -37,7 +37,7 @@ class Group(NamedTuple):
 def overview(
   introduction: str, modes: Mapping[str, Mode], options: Iterable[flags.Flag]
 ) -> str:
-  """What `--help` prints: modes, experiments, flags and groups of fields."""
+  """The text of `--help`: modes, experiments, flags and groups of fields."""
   lines = [introduction.rstrip(), "", "Modes (--mode=NAME)"]
   for name, mode in modes.items():
     lines += _entry(name, mode.summary)
@@ -77,7 +77,7 @@ def describe(
   config: ml_collections.ConfigDict,
   source: str,
 ) -> str:
-  """What `--help=TOPIC` prints.
+  """The text of `--help=TOPIC`.
 
   Args:
     topic: `all`, a mode, a group or a field.

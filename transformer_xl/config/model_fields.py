@@ -169,7 +169,7 @@ class ModelConfig(Group):
 
   @property
   def most_tensor_parts(self) -> int:
-    """What the axis `tensor` of a mesh must divide: heads and widths."""
+    """The divisor of heads and widths that the axis `tensor` must divide."""
     return math.gcd(self.num_kv_heads, self.ff_dim)
 
   @property

@@ -1,4 +1,4 @@
-"""What people add, by kind and name; each is one file that registers itself.
+"""Classes that people add, by kind and name, each in a file of its own.
 
     @registry.mixers.register("delta")
     class Delta(mixer.Mixer): ...
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Registered(Protocol):
-  """What a class has that may have fields of its own.
+  """A registered class, which may have fields of its own.
 
   Attributes:
     registered_name: its name.
@@ -39,7 +39,7 @@ class Registered(Protocol):
 
 
 class Mixer(Registered, Protocol):
-  """What rules, help and cards ask of a mixer; see `model/mixers/mixer.py`."""
+  """A mixer, as rules, help and cards use it; see `model/mixers/mixer.py`."""
 
   attends: ClassVar[bool]
   takes_limit: ClassVar[bool]
@@ -53,7 +53,7 @@ class Mixer(Registered, Protocol):
 
 
 class Encoding(Registered, Protocol):
-  """What rules ask of an encoding; see `model/encodings/encoding.py`."""
+  """An encoding, as rules use it; see `model/encodings/encoding.py`."""
 
   clamps: ClassVar[bool]
   rotates: ClassVar[bool]
@@ -65,7 +65,7 @@ class Encoding(Registered, Protocol):
 
 
 class Optimizer(Registered, Protocol):
-  """What training asks of one; see `training/optimizers/optimizer.py`."""
+  """An optimizer in training; see `training/optimizers/optimizer.py`."""
 
   uses: ClassVar[tuple[str, ...]]
 
@@ -75,7 +75,7 @@ class Optimizer(Registered, Protocol):
 
 
 class Schedule(Registered, Protocol):
-  """What training asks of one; see `training/schedules/schedule.py`."""
+  """A schedule in training; see `training/schedules/schedule.py`."""
 
   uses: ClassVar[tuple[str, ...]]
 
@@ -92,7 +92,7 @@ class Option(Protocol):
 
 
 class Task(Protocol):
-  """What experiments ask of a task; see `data_prep/synthetic/task.py`."""
+  """A task, as experiments use it; see `data_prep/synthetic/task.py`."""
 
   options: ClassVar[Mapping[str, Option]]
   has_documents: ClassVar[bool]
@@ -100,7 +100,7 @@ class Task(Protocol):
 
 
 class Tracker(Protocol):
-  """What training asks of a tracker's class; see `workdir/tracker.py`."""
+  """A tracker's class, as training uses it; see `workdir/tracker.py`."""
 
   @staticmethod
   def require_installed() -> None:

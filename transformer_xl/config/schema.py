@@ -34,7 +34,7 @@ AnalysisConfig = evaluation_fields.AnalysisConfig
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """What parameters and updates are a function of, besides arrays.
+  """The settings that, besides arrays, determine parameters and updates.
 
   Attributes:
     model: the network.
@@ -49,7 +49,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Scoring:
-  """What the scores of a text are a function of, besides parameters.
+  """The settings that, besides parameters, determine the scores of a text.
 
   Attributes:
     model: the network.
@@ -81,12 +81,12 @@ class ExperimentConfig(fields.Group):
 
   @property
   def recipe(self) -> Recipe:
-    """What the run's parameters and updates are a function of."""
+    """The settings that determine the run's parameters and updates."""
     return Recipe(self.model, self.train, self.seed)
 
   @property
   def scoring(self) -> Scoring:
-    """What the scores of the run's texts are a function of."""
+    """The settings that determine the scores of the run's texts."""
     return Scoring(self.model, self.data, self.eval)
 
   @property

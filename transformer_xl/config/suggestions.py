@@ -161,13 +161,13 @@ def hint(path: str) -> str:
 
 
 def _names() -> dict[str, list[str]]:
-  """What each name without its group may stand for."""
+  """The fields and groups that each name without its group may stand for."""
   return _names_in(tuple(schema.all_fields()))
 
 
 @functools.lru_cache(maxsize=1)
 def _names_in(paths: tuple[str, ...]) -> dict[str, list[str]]:
-  """What each name without its group may stand for, among all fields."""
+  """The fields of `paths`, and groups, that each name may stand for."""
   names: dict[str, list[str]] = {}
   for field in paths:
     group, _, name = field.rpartition(".")

@@ -1,4 +1,4 @@
-"""What an analysis finds at each token of a split, in order."""
+"""Results of an analysis for each token of a split, in order."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What a result depends on, made in one place for all results.
+"""The settings that a result depends on, made in one place for all results.
 
 Evaluation cards, scores, texts and analyses state these settings. Whatever
 changes a number at evaluation time has to be here.

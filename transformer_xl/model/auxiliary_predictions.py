@@ -23,7 +23,7 @@ from transformer_xl.model import adaptive_softmax
 
 
 class LayerOutputs(NamedTuple):
-  """What the softmaxes read, after `final_norm` and dropout.
+  """Inputs of the softmaxes, after `final_norm` and dropout.
 
   Attributes:
     last: of the last layer.

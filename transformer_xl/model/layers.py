@@ -193,7 +193,7 @@ def share(
   resets: shapes.Resets | None,
   shape: tuple[int, ...],
 ) -> mixer_lib.Shared:
-  """What all layers need to know of a segment.
+  """The facts of a segment that all layers share.
 
   `length` counts the tokens of its document that each lane has read before the
   segment, and `shape` is the segment's, [B, T].

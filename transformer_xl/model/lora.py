@@ -33,7 +33,7 @@ Flat = Mapping[str, shapes.PyTree]  # Arrays, or shapes, by their paths.
 
 
 class Settings(NamedTuple):
-  """What defines adapters, apart from their parameters."""
+  """The settings that define adapters, apart from their parameters."""
 
   rank: int
   alpha: float

@@ -35,7 +35,7 @@ State = layers_reader.ReaderState
 
 @dataclasses.dataclass(frozen=True)
 class TokenReader(abc.ABC):
-  """What evaluation needs of a reader.
+  """A reader of tokens, as evaluation uses it.
 
   The state and the prepared parameters of a reader are pytrees.
 
@@ -80,7 +80,7 @@ class TokenReader(abc.ABC):
     tokens: shapes.Tokens,
     resets: shapes.Resets | None = None,
   ) -> tuple[shapes.Hidden, shapes.PyTree]:
-    """What the softmax reads, and the next state."""
+    """The vectors that the softmax reads, and the next state."""
 
   @abc.abstractmethod
   def head(self, frozen: shapes.PyTree) -> adaptive_softmax.SoftmaxWeights:
@@ -144,7 +144,7 @@ class NetworkReader(TokenReader):
     tokens: shapes.Tokens,
     resets: shapes.Resets | None = None,
   ) -> tuple[shapes.Hidden, network.State]:
-    """What the softmax reads, and the next state."""
+    """The vectors that the softmax reads, and the next state."""
     return self._bound(frozen)(tokens, state, resets)
 
   def head(self, frozen: shapes.PyTree) -> adaptive_softmax.SoftmaxWeights:
@@ -174,7 +174,7 @@ class Reader(TokenReader):
 
   @property
   def layers(self) -> layers_reader.LayersReader:
-    """What reads the vectors of the tokens."""
+    """The reader of the tokens' vectors."""
     return layers_reader.LayersReader(
       self.config,
       mem_len=self.mem_len,
@@ -214,7 +214,10 @@ class Reader(TokenReader):
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
   ) -> tuple[shapes.Hidden, State]:
-    """What the softmax reads, and the next state; see `read_layers`."""
+    """The vectors that the softmax reads, and the next state.
+
+    `read_layers` has the arguments.
+    """
     vectors = self._bound(frozen).embed(tokens)
     return self.layers.read(frozen, state, vectors, resets, count)
 

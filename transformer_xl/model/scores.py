@@ -1,4 +1,4 @@
-"""What the scores of attention are computed from.
+"""Factors and terms of the scores of attention.
 
 The score of a query i for a key j, at the distance d = i - j, is
 

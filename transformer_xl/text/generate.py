@@ -90,7 +90,7 @@ class Excerpt(NamedTuple):
 
 
 class Progress(NamedTuple):
-  """What a call has added to the first sample."""
+  """The text that a call has added to the first sample."""
 
   piece: str
   state: decoding.TextState  # After all its tokens so far.

@@ -43,7 +43,7 @@ def read_file(path: str, *, field: str) -> str:
 
 
 def _read_file(path: str, field: str) -> str:
-  """What `read_file` does in one process."""
+  """Reads the file in one process, for `read_file`."""
   try:
     if path == "-":
       return sys.stdin.buffer.read().decode("utf-8-sig")

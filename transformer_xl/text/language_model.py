@@ -70,7 +70,7 @@ class LanguageModel(NamedTuple):
 
   @property
   def origin(self) -> Origin:
-    """What the states of this model state of it."""
+    """The origin of this model's states."""
     return Origin(
       self.source, self.checkpoint_step, self.parameters, self.reader
     )

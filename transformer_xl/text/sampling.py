@@ -60,7 +60,7 @@ def settings_of(
 
 
 class Weights(NamedTuple):
-  """What a reader reads and predicts with."""
+  """The arrays that a reader reads and predicts with."""
 
   frozen: shapes.PyTree
   head: adaptive_softmax.SoftmaxWeights

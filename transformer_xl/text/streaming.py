@@ -22,7 +22,7 @@ from transformer_xl.text import language_model
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StreamState:
-  """What a model remembers of the tokens that `step` read in each lane.
+  """The state of a model after the tokens that `step` read in each lane.
 
   Attributes:
     memory: what each layer remembers.

@@ -1,4 +1,4 @@
-"""What is said of the text of a run before its first update."""
+"""Checks of the data of a run, before its first update."""
 
 from absl import logging
 

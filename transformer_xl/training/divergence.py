@@ -69,7 +69,7 @@ def recovery_of(saved: metrics_log.Json | None) -> Recovery:
 
 
 class Rules(NamedTuple):
-  """What a run wants done about divergence."""
+  """The rules by which a run recovers from divergence, or stops."""
 
   config: schema.DivergenceConfig
   every_steps: int  # From one regular checkpoint to the next.

@@ -21,7 +21,7 @@ Result = tuple[jax.Array, tuple[nats.Sums, network.State]]
 
 
 class Totals(NamedTuple):
-  """What the sums of an update are divided by, of all its parts together."""
+  """The divisors of the sums of an update, of all its parts together."""
 
   tokens: jt.Float[shapes.Array, ""]
   # Neighbours in one document, for the temporal penalty.

@@ -151,7 +151,7 @@ class _Reports:
     return rate.is_ready()  # type: ignore[attr-defined]
 
   def metadata(self, before: run_state.Metadata) -> run_state.Metadata:
-    """What a checkpoint keeps of the reports."""
+    """The metadata of a checkpoint, with the state of the reports."""
     return before._replace(
       log_window=self.window.sums,
       guard=self.guard.metadata(),

@@ -178,7 +178,7 @@ def added_scores(
   segment_len: int,
   num_keys: int,
 ) -> jt.Float[shapes.Array, "H T K"] | None:
-  """What is added to scaled scores, whatever query and key are.
+  """Terms to add to scaled scores, whatever query and key are.
 
   Entries for keys after the query may hold anything.
   """

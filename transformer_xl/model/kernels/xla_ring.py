@@ -149,7 +149,7 @@ class _Slots(NamedTuple):
 
 
 class _Sums(NamedTuple):
-  """What a softmax over blocks of slots carries from block to block."""
+  """The sums that a softmax over slots carries from block to block."""
 
   largest: jt.Float[shapes.Array, "B H T"]  # Score.
   # Weighted sums of the values, and last the sum of the weights themselves. A

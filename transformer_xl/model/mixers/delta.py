@@ -152,7 +152,7 @@ class Delta(mixer.Mixer):
 
 
 class TokenInputs(NamedTuple):
-  """What the tokens of a segment do with the matrices of their lanes."""
+  """Vectors and gates of the tokens of a segment."""
 
   query: KeyHeads
   key: KeyHeads

@@ -30,7 +30,7 @@ _GATES = "ifgo"
 
 
 class CellState(NamedTuple):
-  """What is known of the tokens before, in float32.
+  """The state of an LSTM after the tokens before, in float32.
 
   Attributes:
     cell: c_t of each lane.

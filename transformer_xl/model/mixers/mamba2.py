@@ -206,7 +206,7 @@ class Mamba2(mixer.Mixer):
 
 
 class TokenInputs(NamedTuple):
-  """What the tokens of a segment do with the states of their lanes."""
+  """Vectors and gates of the tokens of a segment."""
 
   query: Vectors
   key: Vectors

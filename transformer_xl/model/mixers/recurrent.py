@@ -1,4 +1,4 @@
-"""What recurrent mixers share: a layer that hands on vectors, however old.
+"""The base of recurrent mixers: a layer that hands on vectors, however old.
 
 Shapes: B lanes, T tokens, V vectors that are handed on, D model width.
 """

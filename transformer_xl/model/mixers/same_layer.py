@@ -22,7 +22,7 @@ from transformer_xl.model.mixers import mixer
 
 
 class Memory(NamedTuple):
-  """What one layer has for the last M tokens, newest last.
+  """Inputs and outputs of one layer for the last M tokens, newest last.
 
   Attributes:
     hiddens: its inputs, which the tokens of the same segment attend to where a

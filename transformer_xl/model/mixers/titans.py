@@ -192,7 +192,7 @@ class Titans(mixer.Mixer):
 
 
 class TokenInputs(NamedTuple):
-  """What the tokens of a segment teach the networks of their lanes, and ask.
+  """Vectors and rates of the tokens of a segment, for the networks of lanes.
 
   Attributes:
     rate: size of the token's step.
@@ -273,7 +273,7 @@ def read_tokens(
 def _answer(
   weights: NetworkWeights, key: jt.Float[jax.Array, "B H Dk"]
 ) -> jt.Float[jax.Array, "B H Dv"]:
-  """What the networks give for a key or a query."""
+  """The outputs of the networks for a key or a query."""
   inner = jnp.einsum("bhk,bhkf->bhf", key, weights.first)
   return jnp.einsum("bhf,bhfv->bhv", nn.silu(inner), weights.second)
 
