@@ -201,7 +201,8 @@ class Buckets(encoding.Encoding):
     distance = jnp.arange(num_keys - 1, -1, -1)
     bucket = jnp.floor(jnp.log2(distance + 1)).astype(jnp.int32)
     init = nn.initializers.normal(1.0)
-    table = module.param("buckets", init, (module.config.num_heads, 32))
+    shape = (module.config.num_heads, 32)
+    table = module.param("bucket_bias", init, shape)
     return scores.DistanceTerms(added=table[:, bucket])
 
 
