@@ -99,7 +99,9 @@ def prepare(
         f"--{flag} is empty; give it a value, or leave it out."
       )
   final = staging.folder_of(data_dir, name or dataset)
-  if source is None and staging.read_meta(final).get("request") == request:
+  # The files that `request` names may have changed since.
+  names_no_file = source is None and vocabulary_file is None
+  if names_no_file and staging.read_meta(final).get("request") == request:
     return final  # Without downloading it again to see that it is the same.
   storage.require_writable(str(final))  # Before the work.
 

@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from transformer_xl import errors
@@ -100,6 +100,7 @@ def _find(
   patterns = where.split(",")
   if os.path.exists(storage.expanded(where)):
     patterns = [where]  # One name, in which there may be commas.
+  below = _common_folder(patterns)
   for pattern in patterns:
     if not pattern.strip():
       raise errors.UserError(
@@ -108,18 +109,15 @@ def _find(
       )
     place = pathlib.Path(storage.expanded(pattern))
     if place.is_dir():
-      files = [
-        splits_lib.TextFile(path, path.relative_to(place))
-        for path in _in_folder(place, skipped)
-      ]
-      splits_lib.require_all_parts(where, [file.path for file in files])
+      paths = _in_folder(place, skipped)
+      splits_lib.require_all_parts(where, paths)
     else:
-      files = [
-        splits_lib.TextFile(path, pathlib.PurePath(path.name))
-        for path in _matches(flag, place)
-      ]
-    for file in files:
-      real_path = os.path.realpath(file.path)
+      paths = _matches(flag, place)
+    for path in paths:
+      file = splits_lib.TextFile(
+        path, pathlib.PurePath(os.path.relpath(path, below))
+      )
+      real_path = os.path.realpath(path)
       if real_path in found:
         skipped["named twice"] += 1
       else:
@@ -132,7 +130,38 @@ def _find(
       " and source files. A pattern such as 'books/*.log' reads any other file"
       " as text."
     )
+  _refuse_packed_copies(f"--{flag}={where}", found)
   return found
+
+
+def _refuse_packed_copies(source: str, found: Collection[str]) -> None:
+  """Refuses a file beside itself in gzip, as `gzip --keep` leaves them.
+
+  Its text would count twice, and held-out text could be training text.
+  """
+  for packed in sorted(found):
+    unpacked = packed.removesuffix(".gz")
+    if unpacked != packed and unpacked in found:
+      raise errors.UserError(
+        f"{source} has {unpacked} and the same in gzip, {packed}; move one of"
+        " them away."
+      )
+
+
+def _common_folder(patterns: Sequence[str]) -> str:
+  """Returns the folder that everything which patterns stand for is in."""
+  folders = []
+  for pattern in patterns:
+    place = os.path.abspath(storage.expanded(pattern))
+    folders.append(place if os.path.isdir(place) else _literal_folder(place))
+  return os.path.commonpath(folders)
+
+
+def _literal_folder(place: str) -> str:
+  """Returns the folder of a path, or in front of the wildcards of a pattern."""
+  if os.path.exists(place):
+    return os.path.dirname(place)
+  return os.path.dirname(re.split(r"[*?\[]", place)[0])
 
 
 def _in_folder(
@@ -201,7 +230,7 @@ def _matches(flag: str, place: pathlib.Path) -> list[pathlib.Path]:
         " more than once; write it to a file."
       )
     return [place]
-  start = os.path.dirname(re.split(r"[*?\[]", str(place))[0]) or "."
+  start = _literal_folder(str(place)) or "."
   if "**" in str(place) and os.path.isdir(start):
     # `glob` leaves folders out that it cannot read.
     for _, folders, _ in os.walk(start, onerror=source_lib.refuse_folder):

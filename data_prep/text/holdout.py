@@ -116,9 +116,19 @@ def divide(
       for split, limits in ranges.items()
     }
   cuts = [0]
-  for end in ends:
-    cuts.append(_cut_at(text, end * total))
-  cuts[-1] += 1  # Empty documents at the end are at the end.
+  targets = [0.0, *(end * total for end in ends)]
+  for before, target, after in zip(
+    targets, targets[1:], targets[2:], strict=False
+  ):
+    cuts.append(
+      _cut_at(
+        text,
+        target,
+        lowest=(before + target) / 2,
+        highest=(target + after) / 2,
+      )
+    )
+  cuts.append(total + 1)  # Empty documents at the end are at the end.
   return {
     split: functools.partial(_stretch, text, start, stop)
     for split, (start, stop) in zip(
@@ -141,22 +151,33 @@ def _stretch(text: corpus.Split, start: int, stop: int) -> piece_lib.Pieces:
   return piece_lib.stretch(text(), start, stop)
 
 
-def _cut_at(text: corpus.Split, target: float) -> int:
-  """Returns the end of the line that the byte number `target` is in."""
+def _cut_at(
+  text: corpus.Split, target: float, *, lowest: float, highest: float
+) -> int:
+  """Returns a byte number near `target` where the text may be cut.
+
+  It lies between `lowest` and `highest`, so that no two cuts meet, unless these
+  are less than a character apart.
+  """
   position = 0
   for piece in text():
     if position + len(piece.data) > target:
-      return position + _line_end(piece.data, int(target) - position)
+      return position + _end_of_words(
+        piece.data,
+        int(target) - position,
+        lowest=max(int(lowest) - position, 0),
+        highest=max(int(highest) - position, 0),
+      )
     position += len(piece.data)
   return position
 
 
-def _line_end(data: bytes, near: int) -> int:
+def _end_of_words(data: bytes, near: int, *, lowest: int, highest: int) -> int:
   """Returns where to cut data: after a line, else a word, else a character."""
   for separator in (b"\n", b" "):
-    if end := data.find(separator, near) + 1:
+    if end := data.find(separator, near, highest) + 1:
       return end
-    if end := data.rfind(separator, 0, near) + 1:
+    if end := data.rfind(separator, lowest, near) + 1:
       return end
   while 0 < near < len(data) and data[near] & 0xC0 == 0x80:
     near -= 1  # Back to the first byte of a UTF-8 character.

@@ -233,8 +233,12 @@ def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
     source.refuse_bomb(path, stated, packed=packed)
     rows = metadata.num_rows * _BYTES_AT_ONCE // max(stated, 1)
     rows = min(max(rows, 1), _ROWS_AT_ONCE)
-    # A value that a file has once for many rows is in memory once.
-    kept_once = [field] if field in schema.names else []
+    # A value that a file has once for many rows is in memory once. Lists and
+    # structs cannot be; `_document` says what they are.
+    has_values = field in schema.names and not pyarrow.types.is_nested(
+      schema.field(field).type
+    )
+    kept_once = [field] if has_values else []
     table = parquet.ParquetFile(path, read_dictionary=kept_once)
     batches = table.iter_batches(rows, columns=[field])
   else:

@@ -35,7 +35,10 @@ _MOST_NAMES = 3
 
 
 class TextFile(NamedTuple):
-  """A file of text, and its path in the folder that the user gave."""
+  """A file of text, and its path below what the user gave.
+
+  Of several files, folders or patterns that is the path below all of them.
+  """
 
   path: pathlib.Path
   inside: pathlib.PurePath
@@ -143,7 +146,15 @@ def _splits_of_data(files: list[TextFile]) -> dict[TextFile, str | None]:
   """
   data = [file for file in files if file.is_data]
   exact = {file: _exact_split(file) for file in data}
-  likely = {file: exact[file] or _likely_split(file) for file in data}
+  folders = {file: _split_of_folder(file) for file in data}
+  # Folders of which one has the training text count before titles.
+  by_folder = "train" in folders.values()
+  likely = {}
+  for file in data:
+    title = _split_of_title(file)
+    folder = folders[file]
+    hints = (folder, title) if by_folder else (title, folder)
+    likely[file] = exact[file] or hints[0] or hints[1]
   return likely if "train" in likely.values() else exact
 
 
@@ -154,14 +165,13 @@ def _exact_split(file: TextFile) -> str | None:
   if file.path.name.lower().endswith(_TABLES):
     # HuggingFace has default/train/0000.parquet and wikitext-train.arrow, too.
     names += [*reversed(re.split(r"[-_]", stem)), file.inside.parent.name]
-  return next(filter(None, map(split_named, names)), None)
+  return _first_split(names)
 
 
-def _likely_split(file: TextFile) -> str | None:
-  """Returns the split in a longer name, or in that of a folder.
+def _split_of_title(file: TextFile) -> str | None:
+  """Returns the split in a longer name.
 
-  Such are books_train.txt, wiki.valid.txt, test_2.txt, train1.txt and
-  train/a.txt.
+  Such are books_train.txt, wiki.valid.txt, test_2.txt and train1.txt.
   """
   name = file.path.name.lower()
   for suffix in DATA_SUFFIXES:
@@ -170,7 +180,15 @@ def _likely_split(file: TextFile) -> str | None:
   # Without numbers: test2, and the last word of train_2.
   words = [word.rstrip("0123456789") for word in words]
   words = [word for word in words if word]
-  names = [*words[:1], *words[-1:], *file.inside.parts[:-1]]
+  return _first_split([*words[:1], *words[-1:]])
+
+
+def _split_of_folder(file: TextFile) -> str | None:
+  """Returns the split that a folder is named for, as in train/a.txt."""
+  return _first_split(file.inside.parts[:-1])
+
+
+def _first_split(names: Iterable[str]) -> str | None:
   return next(filter(None, map(split_named, names)), None)
 
 

@@ -70,6 +70,16 @@ def test_a_column_can_be_named_and_a_wrong_one_is_answered(tmp_path):
 
 
 @pytest.mark.parametrize(
+  ("column", "kind"), [([["a", "b"], ["c"]], "list"), ([{"a": "b"}], "dict")]
+)
+def test_a_column_of_lists_is_not_called_damaged(tmp_path, column, kind):
+  path = tmp_path / "a.parquet"
+  parquet.write_table(pyarrow.table({"text": column}), path)
+  with pytest.raises(errors.UserError, match=f"row 1 .*{kind}.*--field"):
+    prepare(tmp_path, str(path))
+
+
+@pytest.mark.parametrize(
   "names",
   [
     ["train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"],

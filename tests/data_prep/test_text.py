@@ -30,6 +30,29 @@ def test_one_file_is_cut_at_ends_of_lines_and_nothing_is_lost(tmp_path):
   assert 0.03 < len(splits["valid"]) / len(path.read_bytes()) < 0.07
 
 
+@pytest.mark.parametrize(
+  "text",
+  [
+    b"word " * 2000 + b"\n",  # One line.
+    (b"word " * 100 + b"\n") * 10,
+    (b"w" * 99 + b"\n") * 15,
+    b"word " * 2000 + b"\nend\n",  # No cut so near to the end.
+    "\u00e9".encode() * 1000,
+  ],
+)
+def test_every_split_of_a_text_with_few_lines_has_about_its_share(
+  tmp_path, text
+):
+  path = tmp_path / "book.txt"
+  path.write_bytes(text)
+  splits = everything(prepare(tmp_path, str(path)))
+  assert list(splits) == ["train", "valid", "test"]
+  assert b"".join(splits.values()) == text
+  for split in ("valid", "test"):
+    splits[split].decode("utf-8")  # Characters are whole.
+    assert 0.02 < len(splits[split]) / len(text) < 0.1
+
+
 def test_pieces_and_not_files_are_what_memory_holds(tmp_path, monkeypatch):
   path = tmp_path / "book.txt"
   path.write_bytes(lines(0, 300))
@@ -184,6 +207,22 @@ def test_a_prepared_vocabulary_can_be_used_again(tmp_path):
     (one / name).read_bytes() == (two / name).read_bytes() for name in names
   )
   assert layouts.read(two, "train")[0] == ["b", "<unk>", "<eos>"]
+
+
+def test_a_changed_vocabulary_makes_another_dataset(tmp_path):
+  # The call names the file alone, and no source.
+  make = functools.partial(
+    layouts.prepare, "parity", tmp_path, None, num_tokens=10_000
+  )
+  words = tmp_path / "words.txt"
+  words.write_bytes((make() / "vocabulary.txt").read_bytes())
+  folder = make(name="given", vocabulary_file=str(words))
+  before = layouts.meta(folder)
+  with words.open("a") as file:
+    file.write("another\n")
+  with pytest.raises(errors.UserError, match="holds something else"):
+    make(name="given", vocabulary_file=str(words))
+  assert layouts.meta(folder) == before
 
 
 def test_a_trained_tokenizer_can_be_given(tmp_path):

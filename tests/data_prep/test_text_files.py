@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import pathlib
 import tarfile
 
 import numpy as np
@@ -170,6 +171,79 @@ def test_splits_can_be_named_in_longer_names_and_in_folders(
   assert found["train"].count(b"train") == len(train)
   assert found["valid"].count(b"valid") == len(valid)
   assert found["train"].count(b"valid") == 0
+
+
+SPLIT_FOLDERS = ("train/a.txt", "train/b.txt", "valid/a.txt", "test/a.txt")
+
+
+@pytest.mark.parametrize(
+  "source",
+  [
+    "{0}",
+    "{0}/*/*.txt",
+    "{0}/**/*.txt",
+    "{0}/train,{0}/valid,{0}/test",
+    "{0}/tr*/*.txt,{0}/valid/a.txt,{0}/test",
+  ],
+)
+def test_folders_of_splits_count_however_they_are_named(tmp_path, source):
+  # A folder above all of them says nothing.
+  folder = tmp_path / "test"
+  files = {name: name.split("/")[0].encode() for name in SPLIT_FOLDERS}
+  layouts.write_files(folder, files)
+  found = everything(prepare(tmp_path, source.format(folder)))
+  assert found == {"train": b"train\ntrain", "valid": b"valid", "test": b"test"}
+
+
+def test_a_pattern_with_validation_text_has_no_test_text_to_train_on(tmp_path):
+  folder = tmp_path / "mine"
+  layouts.write_files(folder, dict.fromkeys(SPLIT_FOLDERS, b"a\n"))
+  with pytest.raises(errors.UserError, match=r"a\.txt is named for the test "):
+    prepare(tmp_path, f"{folder}/*/*.txt", valid_source=f"{folder}/valid")
+
+
+@pytest.mark.parametrize(
+  ("files", "train", "valid", "test"),
+  [
+    # Titles do not count where a folder has the training text.
+    (
+      ("train/a.txt", "train/dev_notes.txt", "test/t.txt", "test/train_2.txt"),
+      ("a", "dev_notes"),
+      (),
+      ("t", "train_2"),
+    ),
+    # They do in a folder that happens to have such a name.
+    (
+      ("dev/books_train.txt", "dev/books_test.txt"),
+      ("books_train",),
+      (),
+      ("books_test",),
+    ),
+  ],
+)
+def test_folders_count_before_titles_if_one_has_the_training_text(
+  tmp_path, files, train, valid, test
+):
+  folder = tmp_path / "mine"
+  contents = {name: pathlib.Path(name).stem.encode() for name in files}
+  layouts.write_files(folder, contents)
+  found = everything(prepare(tmp_path, str(folder)))
+  expected = {"train": train, "valid": valid, "test": test}
+  assert found == {
+    split: "\n".join(names).encode()
+    for split, names in expected.items()
+    if names
+  }
+
+
+def test_a_file_beside_itself_in_gzip_is_refused(tmp_path):
+  data = b"text\n"
+  files = {"a.txt": data, "b.txt": data, "b.txt.gz": gzip.compress(data)}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  with pytest.raises(errors.UserError, match=r"b\.txt and the same in "):
+    prepare(tmp_path, str(folder))
+  (folder / "b.txt").unlink()
+  prepare(tmp_path, str(folder), **layouts.WHOLE)
 
 
 def test_a_name_may_have_commas(tmp_path):
