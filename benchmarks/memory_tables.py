@@ -38,7 +38,14 @@ PAGE = ROOT / "docs/measurements/memories.md"
 ROWS = ROOT / "docs/measurements/memories"
 TOPOLOGY = "v5e:2x2"  # One of its chips is planned for.
 # What says of which answers or positions the numbers in `bins_by_seed` are.
-SCALES = ("distances", "positions", "num_answers", "num_tokens", "chance")
+SCALES = (
+  "split",
+  "distances",
+  "positions",
+  "num_answers",
+  "num_tokens",
+  "chance",
+)
 # What a row says of its time.
 TIMES = ("seconds_per_token", "relative_seconds", "planned_seconds_per_token")
 
@@ -177,7 +184,7 @@ def merged(stored: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
 
   result = stored | {"rows": rows}
   if not kept:
-    result |= _about_all(study)
+    result = _about_all(study) | {"rows": rows}
     result["config"]["data"]["dir"] = data_dir
   compare(result)
   return result
@@ -187,11 +194,13 @@ def _about_all(study: dict[str, Any]) -> dict[str, Any]:
   """What a study says of all its rows, which it times after the last."""
   last = study["rows"][-1]
   timed_with = {name: last[name] for name in ("commit", "device", "date")}
-  return {
-    "seeds": study["seeds"],
-    "config": study["config"],
-    "timed_with": timed_with,
+  # The code that wrote it matters to other workers of the study alone.
+  about = {
+    name: value
+    for name, value in study.items()
+    if name not in ("rows", "written_by")
   }
+  return about | {"timed_with": timed_with}
 
 
 def compare(result: dict[str, Any]) -> None:

@@ -219,6 +219,11 @@ def test_the_test_split_is_not_read_unless_asked(data_dir, tmp_path, trained):
       "has learned 8 positions",
     ),
     (
+      ("a: ", "b: eval.checkpoint=best"),
+      {"train.eval_every_steps": 0},
+      "--mode=study would read eval.checkpoint=best",
+    ),
+    (
       ("a: ", "b: train.learning_rate=0.1"),
       {"analysis.learning_rates": (0.1, 0.2)},
       "leave one of them out",
@@ -231,6 +236,37 @@ def test_a_study_that_cannot_be_is_one_line_before_the_first_update(
   with pytest.raises(errors.UserError, match=text):
     runs.study_of(data_dir, tmp_path, *lines, **updates)
   assert not trained
+
+
+def test_losses_of_another_text_are_not_compared(data_dir, tmp_path, trained):
+  other = tmp_path / "other" / corpus.NAME
+  shutil.copytree(f"{data_dir}/{corpus.NAME}", other)
+  lines = ("a: ", f"b: data.dir={tmp_path}/other")
+  with pytest.raises(errors.UserError, match=r"a variant reads .*/other/"):
+    runs.study_of(data_dir, tmp_path, *lines)
+  assert not trained
+
+
+def test_a_loss_that_is_no_number_is_the_worst_in_every_worker(
+  data_dir, tmp_path, trained
+):
+  lowest = 1e-3
+  trained.loss = lambda config: (
+    math.nan
+    if config.train.learning_rate == lowest
+    else config.train.learning_rate
+  )
+  rates = {"analysis.learning_rates": (lowest, 3e-3, 9e-3)}
+  found = runs.study_of(data_dir, tmp_path, "a: ", **rates)
+  again = runs.study_of(data_dir, tmp_path, "a: ", **rates)
+  assert found["rows"][0]["learning_rate"] == 3e-3
+  assert again["rows"] == found["rows"]
+
+
+def test_a_rate_beside_which_none_was_tried_is_said_to_be_alone():
+  for rates, said in (([], True), ([1e-3], True), ([1e-3, 3e-3], False)):
+    one = row("a")._replace(learning_rate=1e-3, learning_rates=rates, edge="")
+    assert rows_lib.rate_cell(one).endswith("no other tried)") == said
 
 
 def test_the_study_that_an_error_names_exists(data_dir, tmp_path):

@@ -119,9 +119,14 @@ def test_a_study_of_all_rows_says_what_is_true_of_all(stored):
   study["config"]["data"]["dir"] = "/home/data"
   study["config"]["train"]["num_steps"] += 1
   study["rows"][-1]["commit"] = "of the study"
+  study |= {"made_by": "another command", "device": "TPU v5 lite"}
+  del study["planned_for"]
   result = memory_tables.merged(stored, study)
   assert result["seeds"] == [0, 1, 2]
   assert result["timed_with"]["commit"] == "of the study"
+  assert result["made_by"] == "another command"
+  assert result["device"] == "TPU v5 lite"
+  assert "planned_for" not in result
   assert result["config"]["data"]["dir"] == stored["config"]["data"]["dir"]
   assert result["config"]["train"] == study["config"]["train"]
 
@@ -175,6 +180,8 @@ def test_a_study_of_another_text_is_refused(stored):
   study = stored | {"positions": [[1, 15]]}
   with pytest.raises(errors.UserError, match=r"other positions than wikitext2"):
     memory_tables.merged(stored, study)
+  with pytest.raises(errors.UserError, match=r"other split than wikitext2"):
+    memory_tables.merged(stored, stored | {"split": "valid"})
 
 
 def test_only_what_has_no_planned_time_is_planned(stored, monkeypatch):

@@ -98,7 +98,7 @@ def run(
     "split": config.analysis.split,
     "device": jax.devices()[0].device_kind,
     "written_by": _written_by(),
-    "seeds": [*config.analysis.seeds] or [config.seed],
+    "seeds": [*variants.seeds(config.analysis, own=config.seed)],
     "config": dataclasses.asdict(config),
     **preset.about,
     "rows": [],

@@ -123,7 +123,7 @@ def row_of(
 def rate_cell(row: Row) -> str:
   """The learning rate of a row, and what is not known of it, in words."""
   text = f"{row.learning_rate:g}"
-  if not row.learning_rates:
+  if len(row.learning_rates) < 2:
     return f"{text} (no other tried)"
   if not row.edge:
     return text

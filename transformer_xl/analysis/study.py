@@ -75,7 +75,7 @@ def preset(config: schema.ExperimentConfig) -> comparison.Preset:
     mode="study",
     is_timed=True,
     variants=[variants.parse(text) for text in analysis.variants],
-    lengths=memory_lengths,
+    lengths=functools.partial(memory_lengths, of_text=data.dataset_dir),
     measure=measure,
     choose_length=lowest,
     about={},
@@ -96,7 +96,6 @@ def _of_answers(
   """The study of a synthetic task, on the split that is evaluated."""
   scale = recall.scale(*recall.open_answers(dataset_dir, split))
   return preset._replace(
-    lengths=functools.partial(memory_lengths, of_text=dataset_dir),
     measure=answers.measure,
     about={
       "distances": scale.distances,
@@ -114,7 +113,6 @@ def _of_documents(
   """The study of text in documents, on the split that is evaluated."""
   scale = documents.scale(token_file.open_split(dataset_dir, split))
   return preset._replace(
-    lengths=functools.partial(memory_lengths, of_text=dataset_dir),
     measure=documents.measure,
     about={"positions": scale.positions, "num_tokens": scale.num_tokens},
     table=lambda rows: documents.table(rows, scale),
@@ -123,24 +121,21 @@ def _of_documents(
 
 
 def memory_lengths(
-  variant: schema.Scoring,
-  train: schema.TrainConfig,
-  *,
-  of_text: str | None = None,
+  variant: schema.Scoring, train: schema.TrainConfig, *, of_text: str
 ) -> tuple[int, ...]:
   """Lengths of memory in tokens, at which a variant is measured.
 
   Raises:
     UserError: the model cannot be read, or the variant reads another text than
-      the study, which has bins of the dataset `of_text`.
+      the study, the dataset `of_text`.
   """
   del train
   dataset_dir = variant.data.dataset_dir
-  if of_text not in (None, dataset_dir):
+  if dataset_dir != of_text:
     raise errors.UserError(
       f"a variant reads {dataset_dir} and the study {of_text}, so their "
-      "distances and positions are not those of one text; leave data.name and "
-      "data.dir out of --config.analysis.variants."
+      "losses, distances and positions are not those of one text; leave "
+      "data.name and data.dir out of --config.analysis.variants."
     )
   encoding = encodings.of(variant.model)
   encoding.check_segment_len(variant.model, variant.eval.read_len)

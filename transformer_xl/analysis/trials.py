@@ -175,10 +175,16 @@ def measure(
     model = evaluate.load(config, trial.folder)
     measurement = measure_model(model, lengths)
     found = Measured(
-      losses=measurement.losses,
+      losses={
+        length: _finite_or_infinite(loss)
+        for length, loss in measurement.losses.items()
+      },
       num_parameters=network.num_parameters(model.params),
       checkpoint_step=model.step,
-      bins=measurement.bins,
+      bins={
+        length: [*map(_finite_or_infinite, values)]
+        for length, values in measurement.bins.items()
+      },
       seconds=kept["seconds"] + time.perf_counter() - start,
       **provenance(),
     )
@@ -186,6 +192,11 @@ def measure(
   kept["measured"].append({"asked": asked, **found._asdict()})
   _write(trial.folder, kept)
   return found
+
+
+def _finite_or_infinite(loss: float) -> float:
+  """The loss, or infinity, as it is read back, if it is not a number."""
+  return loss if math.isfinite(loss) else math.inf
 
 
 def _asked(

@@ -88,8 +88,10 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
   recipe = config.recipe
   scoring = config.scoring
   _check_mode(mode, f"--mode={mode}", recipe, scoring, config.generate)
+  if mode in TRAIN_VARIANTS:
+    _check_checkpoint(config.train, config.eval, f"--mode={mode}")
   if mode == "train" and config.train.finish_with:
-    _check_checkpoint(config.train, config.eval)
+    _check_checkpoint(config.train, config.eval, "train.finish_with")
     for later in config.train.finish_with:
       what = f"{later} in train.finish_with"
       _check_mode(later, what, recipe, scoring, config.generate)
@@ -113,13 +115,16 @@ def _warn_of_idle_updates(train: training_fields.TrainConfig) -> None:
 
 
 def _check_checkpoint(
-  train: schema.TrainConfig, evaluation: schema.EvalConfig
+  train: schema.TrainConfig, evaluation: schema.EvalConfig, what: str
 ) -> None:
-  """Raises a UserError for a checkpoint that training will not make."""
+  """Raises a UserError for a checkpoint that training will not make.
+
+  Errors call what would read it `what`.
+  """
   if evaluation.checkpoint == "best" and not train.eval_every_steps:
     raise errors.UserError(
-      "train.finish_with would read eval.checkpoint=best, but no checkpoint is"
-      " validated, since train.eval_every_steps is 0; set"
+      f"{what} would read eval.checkpoint=best, but no checkpoint is validated,"
+      " since train.eval_every_steps is 0; set"
       " --config.eval.checkpoint=latest, or --config.train.eval_every_steps."
     )
 
