@@ -299,12 +299,13 @@ def cache() -> pathlib.Path:
   return pathlib.Path(caches, "transformer_xl")
 
 
-def cached(folder: str, name: str, sha256: str) -> str:
+def cached(folder: str, name: str, key: str) -> str:
   """The path on disk of a large file in a folder.
 
   One in a bucket is copied once and shared by all processes: the copy is known
-  by the SHA-256 that the file should have, or that of the file it belongs to.
-  The caller compares. Copies are in XDG_CACHE_HOME, by default `~/.cache`.
+  by the `key`, the SHA-256 that the file should have, or one of all that it
+  depends on. The caller compares. Copies are in XDG_CACHE_HOME, by default
+  `~/.cache`.
 
   Raises:
     UserError: the bucket cannot be read.
@@ -312,7 +313,7 @@ def cached(folder: str, name: str, sha256: str) -> str:
   if not is_bucket(folder):
     return os.path.join(folder, name)
   source = f"{absolute(folder)}/{name}"
-  target = cache() / sha256 / name
+  target = cache() / key / name
   if not target.exists():
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{secrets.token_hex(4)}.part")

@@ -3,6 +3,7 @@
 import functools
 import json
 
+import numpy as np
 import pytest
 from etils import epath
 
@@ -35,6 +36,27 @@ def test_it_is_the_dataset_that_a_folder_gets(bucket, tmp_path, source):
   expected = contents(prepare(data_dir=str(tmp_path / "data"), source=source))
   assert contents(folder) == expected
   assert len(expected) == 8
+
+
+def test_documents_are_those_of_the_dataset_with_the_same_tokens(
+  bucket, tmp_path
+):
+  path = tmp_path / "lines.txt"
+  path.write_text("".join(f"line {i % 4}\n" for i in range(40)))
+  found = {}
+  for number in (0, 1):
+    folder = prepare(
+      data_dir=bucket,
+      source=str(path),
+      name=f"from_{number}",
+      document_start=f"^line {number}",
+      **layouts.WHOLE,
+    )
+    found[number] = token_file.open_split(str(folder), "train")
+    with epath.Path(folder / "train_documents.npy").open("rb") as stored:
+      np.testing.assert_array_equal(found[number].documents, np.load(stored))
+  assert found[0].sha256 == found[1].sha256
+  assert not np.array_equal(found[0].documents, found[1].documents)
 
 
 def test_what_is_prepared_is_left_as_it_is(bucket, source, monkeypatch):

@@ -102,23 +102,25 @@ def open_split(directory: str, split: str) -> TokenFile:
   Raises:
     UserError: the split is missing or not what was prepared.
   """
-  splits = read_meta(directory).get("splits", {})
+  meta = read_meta(directory)
+  splits = meta.get("splits", {})
   if split not in splits:
     raise errors.UserError(
       f"{directory} has no split {split!r}, only {', '.join(splits)}."
     )
   try:
-    return _open(directory, split, splits[split])
+    return _open(directory, split, meta)
   except errors.UserError:
     if not storage.is_bucket(directory):
       raise
-  for path in _paths(directory, split, splits[split]):
+  for path in _paths(directory, split, meta):
     pathlib.Path(path).unlink(missing_ok=True)
-  return _open(directory, split, splits[split])
+  return _open(directory, split, meta)
 
 
-def _open(directory: str, split: str, entry: Meta) -> TokenFile:
-  path, starts_path, *answer_paths = _paths(directory, split, entry)
+def _open(directory: str, split: str, meta: Meta) -> TokenFile:
+  entry = meta["splits"][split]
+  path, starts_path, *answer_paths = _paths(directory, split, meta)
   tokens = _load(directory, path)
   documents = _load(directory, starts_path)
   if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
@@ -130,8 +132,6 @@ def _open(directory: str, split: str, entry: Meta) -> TokenFile:
     hashes = f"{digest[:12]} where meta.json says {entry['sha256'][:12]}"
     raise _damaged(directory, path, f"has the SHA-256 {hashes}: it was changed")
   documents = np.array(documents)
-  # A copy on disk is found by the hash of its tokens, which another dataset may
-  # cut into other documents.
   count = entry.get("num_documents", len(documents))
   if len(documents) != count:
     counts = f"{len(documents)} documents where meta.json says {count!r}"
@@ -161,12 +161,20 @@ def _check_positions(
     raise _damaged(directory, path, wanted)
 
 
-def _paths(directory: str, split: str, entry: Meta) -> list[str]:
+def _paths(directory: str, split: str, meta: Meta) -> list[str]:
   """Paths on disk of the tokens, the documents' starts and the answers."""
-  names = [f"{split}.npy", f"{split}_documents.npy"]
+  entry = meta["splits"][split]
+  tokens = entry["sha256"]
+  names = [f"{split}_documents.npy"]
   if "num_answers" in entry:
     names += [f"{split}_answers.npy", f"{split}_distances.npy"]
-  return [storage.cached(directory, name, entry["sha256"]) for name in names]
+  # Another dataset may cut the same tokens into other documents.
+  made_by = meta.get("recipe") or storage.absolute(directory)
+  beside = hashlib.sha256(f"{tokens} {made_by}".encode()).hexdigest()
+  return [
+    storage.cached(directory, f"{split}.npy", tokens),
+    *(storage.cached(directory, name, beside) for name in names),
+  ]
 
 
 def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
