@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests import kinds
 from tests import tiny
 from transformer_xl.config import registry
 from transformer_xl.model import reader as reader_lib
@@ -18,6 +19,13 @@ LENGTH = 12
 MEMORY = 3
 # One pass, segments, and a segment before single tokens.
 CUTS = [[12], [4] * 3, [4] + [1] * 8]
+# Two that depend on cuts, each for its own reason, and two that do not.
+CHARACTERISTIC = (
+  kinds.USUAL,
+  kinds.mixer(writes_segments=True),
+  kinds.compressing(),
+  kinds.recurrent(),
+)
 
 
 @functools.cache
@@ -52,7 +60,13 @@ def largest_difference(**model):
   return max(np.abs(other - whole).max() for other in others)
 
 
-@pytest.mark.parametrize("name", [*registry.mixers])
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=() if name in CHARACTERISTIC else pytest.mark.rest)
+    for name in registry.mixers
+  ],
+)
 def test_a_mixer_depends_on_cuts_only_if_it_works_once_a_segment(name):
   difference = largest_difference(layers=(name,))
   mixer = registry.mixers[name]
