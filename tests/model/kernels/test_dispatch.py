@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests import kinds
 from tests.conformance import adapters
 from tests.conformance import test_oracle
 from tests.model.kernels import cases
@@ -83,18 +82,8 @@ def test_a_named_choice_is_taken(name):
   assert _choose(_shapes(1, 1, 3, 1, 4), name) == name
 
 
-@pytest.mark.parametrize(
-  "encoding",
-  [
-    "relative",
-    kinds.sloping(),
-    *(
-      pytest.param(encoding, marks=pytest.mark.rest)
-      for encoding in registry.encodings
-      if encoding not in ("relative", kinds.sloping())
-    ),
-  ],
-)
+@pytest.mark.some(1)
+@pytest.mark.parametrize("encoding", [*registry.encodings])
 def test_the_model_with_the_kernel_equals_the_oracle(encoding):
   """With resets, and memory that is partly out of sight."""
   adapter = adapters.Package(

@@ -43,7 +43,7 @@ def test_the_kernel_attends_as_xla_does(segment_len, slot, terms):
   assert np.abs(found - xla_ring.ring_attention(nearer)).max() > 0.1
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
   ("encoding", "same_length"),
   [
