@@ -14,8 +14,6 @@ from tests import tiny
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import protocol
 from transformer_xl.model import network
 from transformer_xl.model.mixers import attention
 from transformer_xl.training import programs
@@ -364,24 +362,6 @@ def test_no_gradient_flows_into_memory():
   value, gradient = both(hiddens)
   np.testing.assert_array_equal(gradient, 0)
   assert abs(float(both(hiddens + 1)[0] - value)) > 1e-3
-
-
-def test_scoring_a_chunk_is_scoring_segment_by_segment():
-  config, segments = make_config(**PLAIN), make_segments()
-  state, memory = start(config)
-  reader = protocol.make_network_reader(config.model, config.eval, MEMORY)
-  chunk = jax.jit(functools.partial(evaluator.score_segments, reader=reader))
-  after, sums = chunk(state.params, memory, segments)
-  single = jax.jit(functools.partial(score, config))
-  total = 0.0
-  for i in range(COUNT):
-    memory, nll = single(state.params, memory, at(segments, i))
-    weights = np.asarray(segments.weights[i], np.float64)
-    total += float(np.sum(np.asarray(nll) * weights))
-  comparison.assert_close(after, memory, roundings=30)
-  assert float(sums.nll) == pytest.approx(total, rel=1e-6)
-  assert float(sums.num_tokens) == segments.weights.sum()
-  assert sums.nll.dtype == jnp.float32
 
 
 @pytest.mark.rest
