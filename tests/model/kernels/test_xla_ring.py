@@ -62,7 +62,14 @@ def test_large_scores_of_a_later_part_stay_finite(in_parts):
 
 
 @pytest.mark.parametrize("terms", ["biased keys", "added"])
-@pytest.mark.parametrize(("queries", "slots"), [(13, 40), (16, 41), (13, 41)])
+@pytest.mark.parametrize(
+  ("queries", "slots"),
+  [
+    (13, 41),
+    pytest.param(13, 40, marks=pytest.mark.rest),
+    pytest.param(16, 41, marks=pytest.mark.rest),
+  ],
+)
 def test_a_last_part_overlaps_where_no_part_divides(
   queries, slots, terms, in_parts
 ):
@@ -94,10 +101,14 @@ def test_a_reader_is_the_same_in_parts(in_parts):
   params = tiny.params(config)
   tokens = jnp.asarray(np.arange(48).reshape(2, 24) % config.vocab_size)
 
-  def read():
-    jax.clear_caches()
+  def read(clamp_len):
+    """Farther than the text is long, it only makes another compiled layer."""
     reader = reader_lib.Reader(
-      config, mem_len=16, segment_len=8, clamp_len=0, same_length=False
+      config,
+      mem_len=16,
+      segment_len=8,
+      clamp_len=clamp_len,
+      same_length=False,
     )
     frozen = reader.freeze(params)
     state = reader.start(frozen, batch_size=2)
@@ -108,9 +119,9 @@ def test_a_reader_is_the_same_in_parts(in_parts):
       found.append(log_probs)
     return jnp.concatenate(found, axis=1)
 
-  in_some = read()
+  in_some = read(1_000_001)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(xla_ring, "_MOST_SCORES", 1 << 30)
     patch.setattr(xla_ring, "_attend_by_blocks", None)
-    whole = read()
+    whole = read(1_000_002)
   comparison.assert_close(in_some, whole, roundings=300)
