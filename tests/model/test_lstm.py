@@ -1,5 +1,7 @@
 """The backward pass of an LSTM is that of its steps one after the other."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,17 +53,18 @@ def loss_of(read, weights):
   return loss
 
 
+@functools.cache
+def gradients(read, dtype):
+  """Those of gates and kernel in this type, and of the vectors at the start."""
+  gates, kernel, start, resets = arguments()
+  weights = gates[:, :, : 2 * WIDTH].reshape(2, LENGTH, LANES, WIDTH)
+  rows = (gates.astype(dtype), kernel.astype(dtype), start)
+  loss = loss_of(read, weights)
+  return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*rows, resets)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_the_gradient_is_that_of_the_steps(dtype):
-  """Gates, kernel and the vectors at the start have the same gradients."""
-  gates, kernel, start, resets = arguments()
-  weights = arguments()[0][:, :, : 2 * WIDTH].reshape(2, LENGTH, LANES, WIDTH)
-
-  def gradients(read, dtype):
-    rows = (gates.astype(dtype), kernel.astype(dtype), start)
-    loss = loss_of(read, weights)
-    return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*rows, resets)
-
   actual = gradients(lstm.read_tokens, dtype)
   expected = gradients(step_by_step, jnp.float32)
   assert actual[0].dtype == actual[1].dtype == dtype
