@@ -112,8 +112,10 @@ def values(form, arrays, dropout=None):
 
 def value_and_gradients(form, arrays, dropout=None):
   """Attention's values, and gradients of all that has any."""
-  function = functools.partial(attend, form, dropout)
-  return _run(function, *_without_constants(arrays), output_weights(arrays))
+  rate, seeds = (0.0, None) if dropout is None else dropout
+  return _run(
+    form, rate, seeds, *_without_constants(arrays), output_weights(arrays)
+  )
 
 
 def defined_value_and_gradients(arrays, dropout=None):
@@ -160,8 +162,15 @@ def output_weights(arrays):
   return jnp.asarray(weights, jnp.float32)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _run(function, arrays, fixed, weights):
-  values, pull = jax.vjp(lambda arrays: function(**arrays, **fixed), arrays)
+@functools.partial(jax.jit, static_argnames=("form", "rate"))
+def _run(form, rate, seeds, arrays, fixed, weights):
+  dropout = None
+  if seeds is not None:
+    dropout = dropout_lib.AttentionDropout(rate, seeds)
+
+  def function(arrays):
+    return attend(form, dropout, **arrays, **fixed)
+
+  values, pull = jax.vjp(function, arrays)
   (gradients,) = pull(weights.astype(values.dtype))
   return values, gradients

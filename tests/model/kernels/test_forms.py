@@ -89,8 +89,9 @@ def test_a_block_of_queries_does_not_read_later_keys(form):
   assert np.all(np.isnan(values[:, 128:]))
 
 
-@pytest.mark.parametrize("form", cases.FORMS)
-@pytest.mark.parametrize("terms", ["biased keys", "slopes"])
+@pytest.mark.parametrize(
+  ("form", "terms"), zip(cases.FORMS, ("biased keys", "slopes"), strict=True)
+)
 def test_what_is_out_of_reach_cannot_be_felt(form, terms):
   arrays = cases.arguments(*SMALL, terms=terms)
   arrays["reach"] = jnp.array([[1, 2, 3], [0, 1, 2]])
