@@ -12,6 +12,7 @@ from transformer_xl.model.mixers import titans
 LANES, LENGTH, HEADS, KEYS, VALUES, HIDDEN = 2, 7, 2, 4, 5, 6
 # Sums over a few tokens and widths, in another order.
 ROUNDINGS = 60
+read_tokens = jax.jit(titans.read_tokens)
 
 
 def weights(generator, *lanes):
@@ -64,7 +65,7 @@ def test_a_step_follows_the_gradient_of_the_squared_distance():
   nothing = nothing_learned(start)
   drawn = tokens(generator, rate=0.5, forget=0.0, keep=0.0)
   one = first_token(drawn)
-  _, learned, momentum = titans.read_tokens(one, start, nothing, nothing)
+  _, learned, momentum = read_tokens(one, start, nothing, nothing)
 
   def loss(weights, key, value):
     return jnp.sum(jnp.square(answer(weights, key) - value))
@@ -92,7 +93,7 @@ def test_a_network_that_is_taught_a_pair_answers_its_key():
   pair = titans.TokenInputs(
     *(jnp.repeat(x[:, :1], 200, axis=1) for x in drawn)
   )._replace(query=jnp.repeat(drawn.key[:, :1], 200, axis=1))
-  outputs, _, _ = titans.read_tokens(pair, start, nothing, nothing)
+  outputs, _, _ = read_tokens(pair, start, nothing, nothing)
   distance = np.linalg.norm(outputs - pair.value, axis=-1)
   assert np.all(distance[:, -1] < 0.1 * distance[:, 0])
 
@@ -102,7 +103,7 @@ def test_a_network_that_forgets_all_has_nothing_left():
   start = weights(generator)
   nothing = nothing_learned(start)
   drawn = tokens(generator, rate=0.0, forget=1.0, keep=0.0)
-  outputs, _, _ = titans.read_tokens(drawn, start, nothing, nothing)
+  outputs, _, _ = read_tokens(drawn, start, nothing, nothing)
   np.testing.assert_allclose(outputs, 0, atol=1e-5)
 
 
