@@ -17,7 +17,12 @@ from tests import tiny
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import network
 
-DROPPING = tiny.model_config(dropout_rate=0.25, attention_dropout_rate=0.5)
+DROPPING = tiny.model_config(
+  dropout_rate=0.25,
+  attention_dropout_rate=0.5,
+  input_dropout_rate=0.4,
+  output_dropout_rate=0.75,
+)
 
 LOCKED = tiny.model_config(
   dropout_rate=0.25, attention_dropout_rate=0.5, locked_dropout=True
@@ -143,11 +148,21 @@ def test_dropout_is_in_each_published_place(masks):
 
 
 def test_dropout_rates_are_those_of_their_place(masks):
-  places = [mask for rows in masks[0].values() for mask in rows]
-  for rate, dimensions in ((0.5, [4]), (0.25, [2, 3])):
-    chosen = [mask.ravel() for mask in places if mask.ndim in dimensions]
-    values = np.unique(np.concatenate(chosen))
+  rates = {
+    **{"attention": 0.5, "input_dropout": 0.4, "position_dropout": 0.4},
+    "output_dropout": 0.75,
+  }
+  assert rates.keys() <= masks[0].keys()
+  for place, rows in masks[0].items():
+    rate = rates.get(place, 0.25)
+    values = np.unique(np.concatenate([mask.ravel() for mask in rows]))
     np.testing.assert_allclose(values, [0, 1 / (1 - rate)], rtol=1e-6)
+
+
+def test_what_enters_and_leaves_the_layers_has_the_rate_of_the_layers():
+  """Unless it has one of its own."""
+  config = tiny.model_config(dropout_rate=0.25)
+  assert config.input_dropout_rate == config.output_dropout_rate == 0.25
 
 
 def test_dropout_masks_differ_by_layer_place_lane_and_key(masks):
@@ -180,18 +195,6 @@ def test_locked_dropout_has_one_mask_for_all_tokens_of_a_lane():
 def assert_rows_alike(mask):
   np.testing.assert_array_equal(mask, np.broadcast_to(mask[:1], mask.shape))
   assert 0 < np.count_nonzero(mask[0]) < mask[0].size
-
-
-def test_what_enters_and_leaves_the_layers_has_rates_of_its_own():
-  config = tiny.model_config(
-    dropout_rate=0.25, input_dropout_rate=0.5, output_dropout_rate=0.75
-  )
-  (masks,) = _masks(config, keys=(0,))
-  for place, rows in masks.items():
-    rates = {"input": 0.5, "position": 0.5, "output": 0.75}
-    rate = rates.get(place.removesuffix("_dropout"), 0.25)
-    values = np.unique(np.concatenate([mask.ravel() for mask in rows]))
-    np.testing.assert_allclose(values, [0, 1 / (1 - rate)], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

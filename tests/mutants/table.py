@@ -164,7 +164,7 @@ TESTS = {
     "tests/model/test_initialisation.py",
     "tests/model/test_dropout.py::test_dropout_is_in_each",
     "tests/model/test_dropout.py::test_embedding_dropout",
-    "tests/model/test_dropout.py::test_what_enters",
+    "tests/model/test_dropout.py::test_dropout_rates_are",
     "tests/model/test_compressive.py::test_all_places",
     _FLOPS + "the_work",
     _FLOPS + "an_adaptive",
