@@ -105,10 +105,7 @@ def test_parameters_are_written_one_by_one(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
-@pytest.mark.parametrize("use", ["load", "export", "score", "generate"])
-def test_parameters_that_are_not_numbers_are_refused_by_name(
-  tmp_path, use, bad
-):
+def test_parameters_that_are_not_numbers_are_refused_by_name(tmp_path, bad):
   folder = saved_runs.write(tmp_path / "run")
   config = load.from_config_dict(load.saved(folder))
   params = tiny.params(config.model)
@@ -120,18 +117,18 @@ def test_parameters_that_are_not_numbers_are_refused_by_name(
   text.write_text("abc\n")
   fields = {"score.file": str(text), "generate.prompt": "abc"}
   config = load.changed(config, fields)
-  uses = {
-    "load": lambda: transformer_xl.load(folder),
-    "export": lambda: export_run.export(folder, str(tmp_path / "exported")),
-    "score": lambda: score.run(config, folder),
-    "generate": lambda: generate.run(config, folder),
-  }
-  with pytest.raises(errors.UserError, match=r"^softmax/bias in ") as caught:
-    uses[use]()
-  message = str(caught.value)
-  assert f"checkpoint 8 of {folder} has numbers that are inf" in message
-  assert "--config.eval.checkpoint=STEP" in message
-  assert "\n" not in message
+  for use in (
+    lambda: transformer_xl.load(folder),
+    lambda: export_run.export(folder, str(tmp_path / "exported")),
+    lambda: score.run(config, folder),
+    lambda: generate.run(config, folder),
+  ):
+    with pytest.raises(errors.UserError, match=r"^softmax/bias in ") as caught:
+      use()
+    message = str(caught.value)
+    assert f"checkpoint 8 of {folder} has numbers that are inf" in message
+    assert "--config.eval.checkpoint=STEP" in message
+    assert "\n" not in message
   assert not (tmp_path / "exported").exists()
   # Another checkpoint serves.
   assert transformer_xl.load(folder, checkpoint=7).score(["abc"])[0].nll > 0
