@@ -11,7 +11,6 @@ from tests import processes
 from tests.analysis import runs
 from tests.training import test_processes
 from tests.training import test_resume
-from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.evaluation import evaluate
@@ -47,16 +46,13 @@ def results(folder):
 
 @pytest.mark.rest
 @pytest.mark.slow
-def test_a_run_that_was_stopped_and_evaluated(bucket, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_and_evaluated(bucket, tmp_path):
   data_dir = corpus.write(tmp_path / "data")
   emulator.upload(data_dir, f"{bucket}/data")
   run, address = tmp_path / "run", f"{bucket}/run"
   for workdir, data in ((str(run), data_dir), (address, f"{bucket}/data")):
     config = corpus.config(data, **UPDATES)
-    with monkeypatch.context() as patch:
-      test_resume.stop_at(6, patch)
-      with pytest.raises(errors.StoppedError):
-        loop.train(config, workdir)
+    test_resume.train_until(6, config, workdir)
     assert loop.train(config, workdir)
     for cache_size in (0, 4):
       adapted = load.replaced(config, {"eval.cache.size": cache_size})

@@ -6,13 +6,11 @@ import pytest
 
 from tests import broken_runs
 from tests.training import test_resume
-from transformer_xl import errors
 from transformer_xl.analysis.reference_curves import curve as curve_lib
 from transformer_xl.analysis.reference_curves import logged_run
 from transformer_xl.config import load
 from transformer_xl.data_prep import preparation
 from transformer_xl.experiments import quickstart
-from transformer_xl.training import loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -37,9 +35,7 @@ def judged(folder, data_dir, fault, monkeypatch, steps=STEPS):
   config.train.finish_with = ()
   with monkeypatch.context() as patch:
     fault(patch)
-    test_resume.stop_at(steps, patch)
-    with pytest.raises(errors.StoppedError):
-      loop.train(load.from_config_dict(config), str(folder))
+    test_resume.train_until(steps, load.from_config_dict(config), folder)
   run = logged_run.read(str(folder))
   shutil.rmtree(folder)
   curve = curve_lib.load(str(test_resume.ROOT / CURVE))

@@ -87,10 +87,7 @@ def refusal(data_dir, updates):
     if reason is not None:
       assert len(COMPILED) == before, f"{reason}, after compiling"
       return reason
-    with pytest.MonkeyPatch.context() as patch:
-      test_resume.stop_at(STOPPED, patch)
-      with pytest.raises(errors.StoppedError):
-        loop.train(config, parts)
+    test_resume.train_until(STOPPED, config, parts)
     assert loop.train(config, parts)
     test_resume.assert_same_run(whole, parts, config)
     for record in test_resume.lines(whole):

@@ -13,11 +13,9 @@ from tests import corpus
 from tests import tiny
 from tests.training import test_resume
 from tests.training import test_step
-from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
-from transformer_xl.training import loop
 from transformer_xl.training import loss as loss_lib
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
@@ -240,7 +238,7 @@ def test_layers_stop_one_after_the_other_up_to_the_middle_of_training():
 
 @pytest.mark.rest
 @pytest.mark.slow
-def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path, monkeypatch):
+def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path):
   updates = {
     "model.auxiliary.layers": "own",
     "model.auxiliary.num_targets": 2,
@@ -250,10 +248,4 @@ def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path, monkeypatch):
     "train.segments_per_call": 4,
   }
   config = corpus.config(data_dir, **updates)
-  assert loop.train(config, str(tmp_path / "whole"))
-  with monkeypatch.context() as patch:
-    test_resume.stop_at(8, patch)
-    with pytest.raises(errors.StoppedError):
-      loop.train(config, str(tmp_path / "parts"))
-  assert loop.train(config, str(tmp_path / "parts"))
-  test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
+  test_resume.assert_same_in_parts(config, tmp_path, 8)

@@ -7,7 +7,6 @@ import transformer_xl
 from tests import corpus
 from tests import saved_runs
 from tests.training import test_resume
-from transformer_xl import errors
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import settings
 from transformer_xl.text import generate
@@ -34,15 +33,10 @@ def workdir(data_dir, tmp_path_factory):
 
 
 @pytest.mark.rest
-def test_a_run_in_parts_is_the_run_in_one(
-  workdir, data_dir, tmp_path, monkeypatch, caplog
-):
+def test_a_run_in_parts_is_the_run_in_one(workdir, data_dir, tmp_path, caplog):
   caplog.set_level("INFO")
   config, parts = corpus.config(data_dir, **COMPRESSIVE), str(tmp_path)
-  with monkeypatch.context() as patch:
-    test_resume.stop_at(6, patch)
-    with pytest.raises(errors.StoppedError):
-      loop.train(config, parts)
+  test_resume.train_until(6, config, parts)
   middle = test_resume.newest(parts, config)
   assert loop.train(config, parts)
   assert f"[memory {MEMORY}]" in caplog.text

@@ -321,10 +321,7 @@ def test_a_run_cut_around_its_rewinding_is_the_run_in_one(
   assert loop.train(config, str(whole))
   # After the harm and before it is seen; after that.
   for step in (10, 14):
-    with monkeypatch.context() as patch:
-      test_resume.stop_at(step, patch)
-      with pytest.raises(errors.StoppedError):
-        loop.train(config, str(parts))
+    test_resume.train_until(step, config, parts)
     assert len(events(parts)) == (step == 14)
   assert loop.train(config, str(parts))
   assert len(events(whole)) == 1

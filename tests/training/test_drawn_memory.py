@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 
 from tests import comparison
-from tests import corpus
-from tests.training import test_resume
 from tests.training import test_step
-from transformer_xl import errors
 from transformer_xl.model import network
 from transformer_xl.model.mixers import attention
-from transformer_xl.training import loop
 from transformer_xl.training import step as step_lib
 
 PLAIN = {
@@ -76,21 +72,3 @@ def test_an_update_sees_as_much_of_the_memory_as_was_drawn():
     first = next_memory.layers[0].hiddens[0]
     np.testing.assert_array_equal(first, whole_memory.layers[0].hiddens[0])
     np.testing.assert_array_equal(next_memory.length, whole_memory.length)
-
-
-@pytest.mark.slow
-def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path, monkeypatch):
-  updates = {
-    "train.mem_len_low": 0,
-    "train.log_every_steps": 12,
-    "checkpoint.every_steps": 12,
-    "train.segments_per_call": 4,
-  }
-  config = corpus.config(data_dir, **updates)
-  assert loop.train(config, str(tmp_path / "whole"))
-  with monkeypatch.context() as patch:
-    test_resume.stop_at(8, patch)
-    with pytest.raises(errors.StoppedError):
-      loop.train(config, str(tmp_path / "parts"))
-  assert loop.train(config, str(tmp_path / "parts"))
-  test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)

@@ -6,7 +6,6 @@ import pytest
 from tests import comparison
 from tests import corpus
 from tests.training import test_resume
-from transformer_xl import errors
 from transformer_xl.training import loop
 
 
@@ -49,7 +48,7 @@ def test_updates_of_several_segments_read_the_text_in_order(
 
 
 @pytest.mark.rest
-def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path, monkeypatch):
+def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path):
   updates = test_resume.EVERYTHING | {
     "train.gradient_segments": 3,
     "train.num_steps": 24,
@@ -58,13 +57,7 @@ def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path, monkeypatch):
     "checkpoint.every_steps": 12,
   }
   config = corpus.config(data_dir, **updates)
-  assert loop.train(config, str(tmp_path / "whole"))
-  with monkeypatch.context() as patch:
-    test_resume.stop_at(16, patch)
-    with pytest.raises(errors.StoppedError):
-      loop.train(config, str(tmp_path / "parts"))
-  assert loop.train(config, str(tmp_path / "parts"))
-  test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
+  test_resume.assert_same_in_parts(config, tmp_path, 16)
 
 
 @pytest.mark.rest

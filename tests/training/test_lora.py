@@ -210,12 +210,9 @@ def test_a_run_trains_saves_and_reads_adapters_alone(
 
 
 @pytest.mark.slow
-def test_a_run_in_parts_is_the_run_in_one(finished_run, tmp_path, monkeypatch):
+def test_a_run_in_parts_is_the_run_in_one(finished_run, tmp_path):
   config, whole, _ = finished_run
-  with monkeypatch.context() as patch:
-    test_resume.stop_at(6, patch)
-    with pytest.raises(errors.StoppedError):
-      loop.train(config, str(tmp_path))
+  test_resume.train_until(6, config, tmp_path)
   loop.train(config, str(tmp_path))
   test_resume.assert_same_run(whole, tmp_path, config)
 

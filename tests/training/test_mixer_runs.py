@@ -8,10 +8,8 @@ import transformer_xl
 from tests import corpus
 from tests import kinds
 from tests.training import test_resume
-from transformer_xl import errors
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
-from transformer_xl.training import loop
 
 # With one lane and equal windows, the text is read in the same way.
 RUN = {
@@ -36,19 +34,12 @@ RUN = {
   ids=str,
 )
 def test_a_run_in_parts_is_the_run_in_one_and_scores_what_it_evaluated(
-  layers, data_dir, tmp_path, monkeypatch
+  layers, data_dir, tmp_path
 ):
   fields = RUN | {"model.layers": layers}
   resetting = fields | {"data.reset_at_documents": True}
   config = corpus.config(data_dir, **resetting)
-  whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
-  assert loop.train(config, whole)
-  with monkeypatch.context() as patch:
-    test_resume.stop_at(6, patch)
-    with pytest.raises(errors.StoppedError):
-      loop.train(config, parts)
-  assert loop.train(config, parts)
-  test_resume.assert_same_run(whole, parts, config)
+  whole = test_resume.assert_same_in_parts(config, tmp_path, 6)
   memory = test_resume.newest(whole, config).memory
   assert all(np.any(array) for array in jax.tree.leaves(memory.layers))
 

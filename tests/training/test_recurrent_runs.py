@@ -8,10 +8,8 @@ import transformer_xl
 from tests import corpus
 from tests import kinds
 from tests.training import test_resume
-from transformer_xl import errors
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
-from transformer_xl.training import loop
 
 # A state is carried with any length of memory above 0.
 ONE_STATE = {"train.mem_len": 1, "eval.mem_len": (1,)}
@@ -57,7 +55,7 @@ def unigram_loss(config):
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", PATTERNS)
 def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
-  layers, data_dir, tmp_path, monkeypatch
+  layers, data_dir, tmp_path
 ):
   config = corpus.config(
     data_dir,
@@ -79,21 +77,15 @@ def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
       "eval.warmup_len": 128,
     },
   )
-  assert loop.train(config, str(tmp_path / "whole"))
-  with monkeypatch.context() as patch:
-    test_resume.stop_at(98, patch)
-    with pytest.raises(errors.StoppedError):
-      loop.train(config, str(tmp_path / "parts"))
-  assert loop.train(config, str(tmp_path / "parts"))
-  test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
-  memory = test_resume.newest(tmp_path / "whole", config).memory
+  whole = test_resume.assert_same_in_parts(config, tmp_path, 98)
+  memory = test_resume.newest(whole, config).memory
   assert all(map(np.any, jax.tree.leaves(memory.layers)))
-  (card,) = evaluate.run(config, str(tmp_path / "whole"))
+  (card,) = evaluate.run(config, whole)
   assert card["mem_len"] == 1
-  (logged,) = [x for x in test_resume.lines(tmp_path / "whole") if "split" in x]
+  (logged,) = [x for x in test_resume.lines(whole) if "split" in x]
   assert card["nll"] == pytest.approx(logged["nll"], rel=1e-6)
   assert card["nll"] < unigram_loss(config) - 0.5
-  model = transformer_xl.load(str(tmp_path / "whole"))
+  model = transformer_xl.load(whole)
   valid = token_file.open_split(config.data.dataset_dir, "valid").tokens
   (scored,) = model.score([model.vocabulary.decode(valid)], prefix="")
   assert scored.num_tokens == card["num_tokens"]

@@ -26,6 +26,7 @@ EVERYTHING = {
   "model.attention_dropout_rate": 0.1,
   "train.num_steps": 72,  # Two epochs and a part of the third.
   "train.segments_per_call": 4,
+  "train.mem_len_low": 0,
   "train.accumulation_steps": 2,
   "train.ema_decay": 0.9,
   "train.schedule": "cosine",
@@ -50,6 +51,7 @@ PUBLISHED = {
   "train.segment_len_std": 1.0,
   "train.context_len": 8,
   "train.mem_len": 0,
+  "train.mem_len_low": -1,
   "train.embedding_rate_factor": 2.0,
   "train.l2_penalty": 1e-4,
   "train.ema_decay": 0.0,
@@ -89,8 +91,8 @@ def assert_same_run(one, other, config):
   assert states[0].metadata == states[1].metadata
 
 
-def stop_at(step, monkeypatch):
-  """The loop is asked to stop after so many updates."""
+def train_until(step, config, workdir):
+  """Trains until the loop is asked to stop, after so many updates."""
   due = hooks.Saving.is_due
 
   def is_due(self, now):
@@ -98,7 +100,25 @@ def stop_at(step, monkeypatch):
       self._stop.requested = self._stop._received = True
     return due(self, now)
 
-  monkeypatch.setattr(hooks.Saving, "is_due", is_due)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(hooks.Saving, "is_due", is_due)
+    with pytest.raises(errors.StoppedError):
+      loop.train(config, str(workdir))
+
+
+def assert_same_in_parts(config, folder, *stops):
+  """Compares a run that was stopped with one in one piece; returns the latter.
+
+  Both are folders below `folder`.
+  """
+  whole, parts = folder / "whole", folder / "parts"
+  assert loop.train(config, str(whole))
+  for step in stops:
+    train_until(step, config, parts)
+    assert int(newest(parts, config).state.step) == step
+  assert loop.train(config, str(parts))
+  assert_same_run(whole, parts, config)
+  return str(whole)
 
 
 # Saves take most of a tiny run's time.
@@ -114,21 +134,11 @@ SELDOM_SAVED = {"checkpoint.every_steps": 24}
   ],
   ids=["all", "published"],
 )
-def test_a_run_in_parts_is_the_run_in_one(
-  updates, stops, data_dir, tmp_path, monkeypatch
-):
+def test_a_run_in_parts_is_the_run_in_one(updates, stops, data_dir, tmp_path):
   config = corpus.config(data_dir, **updates | SELDOM_SAVED)
-  assert loop.train(config, str(tmp_path / "whole"))
-  for step in stops:
-    with monkeypatch.context() as patch:
-      stop_at(step, patch)
-      with pytest.raises(errors.StoppedError):
-        loop.train(config, str(tmp_path / "parts"))
-    assert int(newest(tmp_path / "parts", config).state.step) == step
-  assert loop.train(config, str(tmp_path / "parts"))
-  assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
+  whole = assert_same_in_parts(config, tmp_path, *stops)
   every = config.train.eval_every_steps
-  evaluated = [r["step"] for r in lines(tmp_path / "whole") if "split" in r]
+  evaluated = [r["step"] for r in lines(whole) if "split" in r]
   assert evaluated == list(range(every, 73, every))
 
 
