@@ -11,6 +11,7 @@ import pytest
 
 from tests import corpus
 from tests import kinds
+from tests import shared_programs
 from tests import tiny
 from tests.evaluation import splits
 from transformer_xl import errors
@@ -38,6 +39,13 @@ CARD = {  # The contract, then what comes on top of it.
   *("encoding", "pre_norm", "layer_norm_epsilon", "targets", "extensions"),
   *("unknown_share", "scale_embeddings"),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_are_shared():
+  """Most cards are compared with a score by the same settings."""
+  with shared_programs.sharing():
+    yield
 
 
 @pytest.fixture(scope="module")
