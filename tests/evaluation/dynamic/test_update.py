@@ -371,6 +371,7 @@ def test_a_token_changes_no_earlier_loss_and_no_other_lane(
     assert np.all(after[4:, 0] != before[4:, 0])
 
 
+@pytest.mark.rest  # What `loop` does, which losses are compared with.
 @pytest.mark.parametrize("lanes", ["apart", "shared"])
 def test_only_what_was_scored_is_learned(data_dir, lanes):
   """The warm-up of a lane is the end of the lane before it."""
