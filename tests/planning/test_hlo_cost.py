@@ -73,6 +73,7 @@ def test_loops_multiply_and_conditionals_take_the_given_branch():
     assert found.traffic() == 2 * 5 * 4 * 8 * 2 + 16 * 4
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("layers", ["shared", "own"])
 def test_predictions_of_layers_count_as_on_average(layers):
   """Layer l of n predicts until l / 2n of all updates are done."""
