@@ -199,7 +199,9 @@ def test_the_gradient_is_that_of_one_long_function(updates, resets):
   assert float(metrics.gradient_norm) == pytest.approx(norm, rel=1e-5)
 
 
-@pytest.mark.parametrize("num_segments", [2, SEGMENTS])
+@pytest.mark.parametrize(
+  "num_segments", [pytest.param(2, marks=pytest.mark.rest), SEGMENTS]
+)
 def test_memory_carries_the_gradient_into_earlier_segments(num_segments):
   config = make_config(segments=num_segments)
   segments = jax.tree.map(
