@@ -244,9 +244,8 @@ def test_a_chunk_beside_which_the_host_compiled_has_no_speed(monkeypatch):
   assert window.close(4)["tokens_per_second"] == 60 / 3
 
 
-@pytest.mark.parametrize(
-  "loss_on", ["all", pytest.param("recent_half", marks=pytest.mark.rest)]
-)
+@pytest.mark.rest
+@pytest.mark.parametrize("loss_on", ["all", "recent_half"])
 def test_tokens_and_speed_count_all_tokens_that_are_read(
   data_dir, tmp_path, monkeypatch, loss_on
 ):
