@@ -328,15 +328,24 @@ def test_a_run_cut_around_its_rewinding_is_the_run_in_one(
   test_resume.assert_same_run(whole, parts, config)
 
 
+@pytest.fixture(scope="module")
+def watched_run(data_dir, tmp_path_factory):
+  """A run of eight updates with a guard."""
+  workdir = str(tmp_path_factory.mktemp("watched"))
+  config = corpus.config(data_dir, **GUARDED, **{"train.mem_len": 4})
+  config = load.changed(config, {"train.num_steps": 8})
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(divergence, "WINDOW", 4)
+    assert loop.train(config, workdir)
+  return config, workdir
+
+
 @pytest.mark.parametrize(
   "change", [{}, {"train.loss_on": "recent_half"}, {"data.targets": "answers"}]
 )
-def test_losses_of_other_tokens_are_no_measure(data_dir, tmp_path, change):
+def test_losses_of_other_tokens_are_no_measure(watched_run, change):
   """They may be higher by more than a spike from one step to the next."""
-  config = corpus.config(data_dir, **GUARDED, **{"train.mem_len": 4})
-  config = load.changed(config, {"train.num_steps": 8})
-  workdir = str(tmp_path)
-  assert loop.train(config, workdir)
+  config, workdir = watched_run
   config = load.changed(config, change)
   checkpoints = checkpoint.Checkpoints(workdir, config.checkpoint)
   everything = dataclasses.replace(config.data, targets="all")
