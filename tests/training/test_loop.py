@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -202,18 +203,31 @@ def test_a_mean_cannot_start_in_what_a_run_has_behind_it(data_dir, tmp_path):
     train(**{"train.ema_decay": 0.5, "train.num_steps": 12})
 
 
+@pytest.fixture(scope="module")
+def four_updates(data_dir, tmp_path_factory):
+  """A run of four updates, for tests to copy."""
+  workdir = tmp_path_factory.mktemp("four") / "run"
+  loop.train(corpus.config(data_dir, **{"train.num_steps": 4}), str(workdir))
+  return workdir
+
+
+@pytest.fixture
+def begun(four_updates, tmp_path):
+  """A run of four updates, to go on with."""
+  return shutil.copytree(four_updates, tmp_path / "run")
+
+
 @pytest.mark.rest
 def test_other_lanes_start_with_empty_memory_and_a_warning(
-  data_dir, tmp_path, caplog
+  data_dir, begun, caplog
 ):
-  loop.train(corpus.config(data_dir, **{"train.num_steps": 4}), str(tmp_path))
   config = corpus.config(data_dir, **{"train.batch_size": 8})
-  assert loop.train(config, str(tmp_path))
+  assert loop.train(config, str(begun))
   assert "memory starts empty" in caplog.text
   assert "continue elsewhere in the text" in caplog.text
   assert "config.train.batch_size 4 -> 8" in caplog.text
-  assert run_history.read(str(tmp_path)).resumes() == [4]
-  assert steps(tmp_path)[-1] == 12
+  assert run_history.read(str(begun)).resumes() == [4]
+  assert steps(begun)[-1] == 12
 
 
 @pytest.mark.some(1)
@@ -225,11 +239,10 @@ def test_other_lanes_start_with_empty_memory_and_a_warning(
   ],
 )
 def test_memory_is_kept_only_where_its_text_precedes(
-  data_dir, tmp_path, monkeypatch, change, keeps
+  data_dir, begun, monkeypatch, change, keeps
 ):
   if "data.name" in change and not (pathlib.Path(data_dir) / "other").exists():
     corpus.write(data_dir, name="other")
-  loop.train(corpus.config(data_dir, **{"train.num_steps": 4}), str(tmp_path))
   update, lengths = programs.update, []
 
   def recorded(config, mesh):
@@ -243,20 +256,17 @@ def test_memory_is_kept_only_where_its_text_precedes(
 
   monkeypatch.setattr(programs, "update", recorded)
   changed = corpus.config(data_dir, **{"train.num_steps": 6} | change)
-  assert loop.train(changed, str(tmp_path))
+  assert loop.train(changed, str(begun))
   # Four segments of 8 tokens each.
   np.testing.assert_array_equal(lengths, [[32 if keeps else 0] * 4])
 
 
-def test_another_width_is_refused_before_anything_is_written(
-  data_dir, tmp_path
-):
-  loop.train(corpus.config(data_dir, **{"train.num_steps": 4}), str(tmp_path))
-  saved = (tmp_path / "config.json").read_text()
+def test_another_width_is_refused_before_anything_is_written(data_dir, begun):
+  saved = (begun / "config.json").read_text()
   with pytest.raises(errors.UserError, match="of another model"):
-    loop.train(corpus.config(data_dir, **{"model.ff_dim": 16}), str(tmp_path))
-  assert (tmp_path / "config.json").read_text() == saved
-  assert steps(tmp_path) == [4]
+    loop.train(corpus.config(data_dir, **{"model.ff_dim": 16}), str(begun))
+  assert (begun / "config.json").read_text() == saved
+  assert steps(begun) == [4]
 
 
 @pytest.mark.rest

@@ -11,6 +11,7 @@ import pytest
 
 from tests import corpus
 from tests import test_main
+from tests.analysis import runs
 from tests.training.runs import lines
 from tests.training.runs import steps
 from transformer_xl import errors
@@ -26,14 +27,14 @@ from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
 
 
-def send_signal_at(step, monkeypatch, number=signal.SIGTERM):
+def send_signal_at(step, monkeypatch):
   """Signals this process when the line of `step` is written."""
   write = metrics_log.Writer.write
 
   def written(self, record):
     write(self, record)
     if record["step"] == step and "split" not in record:
-      signal.raise_signal(number)
+      signal.raise_signal(signal.SIGTERM)
 
   monkeypatch.setattr(metrics_log.Writer, "write", written)
 
@@ -124,8 +125,7 @@ def test_what_stopped_before_its_first_checkpoint_was_not_saved(
   data_dir, tmp_path, monkeypatch, caplog
 ):
   source = tmp_path / "source"
-  loop.train(corpus.config(data_dir), str(source))
-  caplog.clear()
+  runs.write(data_dir, source)
   score = evaluator.Evaluator.score_until
 
   def signalled(*arguments, **options):
@@ -238,18 +238,6 @@ def test_interrupts_are_answered_while_python_waits():
       assert process.wait() == signals.INTERRUPTED
     finally:
       process.kill()
-
-
-def test_a_stopped_run_says_where_it_is_saved(
-  data_dir, tmp_path, monkeypatch, caplog
-):
-  send_signal_at(4, monkeypatch, signal.SIGINT)
-  with pytest.raises(errors.StoppedError):
-    loop.train(corpus.config(data_dir), str(tmp_path))
-  *_, last = [r.getMessage() for r in caplog.records if r.name == "absl"]
-  assert (
-    last == f"Saved at step {steps(tmp_path)[-1]}; the same command continues."
-  )
 
 
 # The command, which receives a signal twice when the line of step 4 is written.
