@@ -83,7 +83,7 @@ def test_a_save_that_lacks_an_item_is_a_failed_save(tmp_path, monkeypatch):
 def test_no_run_ends_well_whose_last_save_cannot_be_read(
   tmp_path, data_dir, no_manifest, caplog
 ):
-  config = corpus.config(data_dir, **SHORT | {"checkpoint.every_steps": 4})
+  config = corpus.config(data_dir, **{"train.num_steps": 4})
   with pytest.raises(errors.UnreadableError, match="checkpoint 4 was written"):
     loop.train(config, str(tmp_path))
   assert "saved" not in caplog.text.lower()
