@@ -41,6 +41,11 @@ def make_segment(num_inputs, num_targets, weights=None):
   return jax.tree.map(jnp.asarray, segment)
 
 
+@functools.cache
+def compiled(recipe):
+  return jax.jit(functools.partial(step_lib.train_step, recipe=recipe))
+
+
 def update(config, segment, *, step=0):
   """Parameters before and after an update, and its metrics."""
   shapes = jax.eval_shape(functools.partial(programs.init_state, config))
@@ -54,8 +59,7 @@ def update(config, segment, *, step=0):
   if state.average is not None:
     state = state._replace(average=params)
   memory = programs.init_memory(config.recipe)
-  run = jax.jit(functools.partial(step_lib.train_step, recipe=config.recipe))
-  (after, _), metrics = run((state, memory), segment)
+  (after, _), metrics = compiled(config.recipe)((state, memory), segment)
   return params, after.params, metrics
 
 
