@@ -87,6 +87,15 @@ def restore(workdir, state, memory=None, **updates):
       checkpoints.close()
 
 
+def read(workdir, which="latest", *, average=False):
+  """The parameters of a checkpoint, and its step."""
+  return params_reader.restore(
+    str(workdir),
+    which=params_reader.Which(which, is_average=average),
+    target=make_state(0).params,
+  )
+
+
 def steps(workdir):
   folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
@@ -180,13 +189,8 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
   states = [make_state(step) for step in losses]
   save(tmp_path, states, nll=losses, keep_latest=2)
   assert steps(tmp_path) == [2, 4, 5]
-  target = make_state(0).params
   for which, expected in [("best", 2), ("latest", 5), ("4", 4)]:
-    params, step = params_reader.restore(
-      str(tmp_path),
-      which=params_reader.Which(which),
-      target=target,
-    )
+    params, step = read(tmp_path, which)
     assert step == expected
     assert_same(params, make_state(expected).params)
 
@@ -195,21 +199,11 @@ def test_losses_on_other_text_are_not_compared(tmp_path):
   """The run went on with a text that is harder, or other tokens of it."""
   losses = {1: 1.5, 2: 1.0, 3: 1.2}
   save(tmp_path, map(make_state, losses), nll=losses, text="a", keep_latest=1)
-  assert best(tmp_path) == 2
+  assert read(tmp_path, "best")[1] == 2
   losses = {4: 4.0, 5: 3.0, 6: 3.5, 7: 3.5}
   save(tmp_path, map(make_state, losses), nll=losses, text="b", keep_latest=1)
   assert steps(tmp_path) == [2, 5, 7]
-  assert best(tmp_path) == 5
-
-
-def best(workdir):
-  """The step that `best` reads."""
-  _, step = params_reader.restore(
-    str(workdir),
-    which=params_reader.Which("best"),
-    target=make_state(0).params,
-  )
-  return step
+  assert read(tmp_path, "best")[1] == 5
 
 
 def test_without_a_best_only_the_newest_are_kept(tmp_path):

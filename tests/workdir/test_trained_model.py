@@ -22,6 +22,7 @@ from tests import saved_runs
 from tests import tiny
 from tests.workdir.test_checkpoint import assert_same
 from tests.workdir.test_checkpoint import make_state
+from tests.workdir.test_checkpoint import read
 from tests.workdir.test_checkpoint import save
 from transformer_xl import errors
 from transformer_xl import storage
@@ -38,30 +39,17 @@ from transformer_xl.workdir import trained_model
 def test_parameters_of_the_average_are_read_by_name(tmp_path):
   state = make_state(3, average=True)
   save(tmp_path, [state])
-  target = make_state(0).params
-  params, _ = params_reader.restore(
-    str(tmp_path),
-    which=params_reader.Which("latest", is_average=True),
-    target=target,
-  )
+  params, _ = read(tmp_path, average=True)
   assert_same(params, state.average)
   save(tmp_path / "without", [make_state(3)])
   with pytest.raises(errors.UserError, match="no average of the"):
-    params_reader.restore(
-      str(tmp_path / "without"),
-      which=params_reader.Which("latest", is_average=True),
-      target=target,
-    )
+    read(tmp_path / "without", average=True)
 
 
 def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
   params = make_state(9).params
   params_writer.save(str(tmp_path), params, step=9)
-  restored, step = params_reader.restore(
-    str(tmp_path),
-    which=params_reader.Which("latest"),
-    target=make_state(0).params,
-  )
+  restored, step = read(tmp_path)
   assert step == 9
   assert_same(restored, params)
 
@@ -182,11 +170,7 @@ def test_segments_that_training_did_not_have_are_warned_of(
 def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
   save(tmp_path, [make_state(3)])
   with pytest.raises(errors.UserError, match=r"has the steps \[3\]"):
-    params_reader.restore(
-      str(tmp_path),
-      which=params_reader.Which(which),
-      target=make_state(0).params,
-    )
+    read(tmp_path, which)
 
 
 def cut(path):
@@ -212,11 +196,7 @@ def test_a_damaged_file_matters_only_if_it_is_needed(tmp_path, harm):
     name = path.relative_to(tmp_path / "run")
     harm(damaged / name)
     try:
-      params, _ = params_reader.restore(
-        str(damaged),
-        which=params_reader.Which("latest"),
-        target=make_state(0).params,
-      )
+      params, _ = read(damaged)
       assert_same(params, make_state(3).params)
     except errors.UserError as error:
       refusals[path.relative_to(folder).parts[0]] = str(error)
@@ -230,11 +210,7 @@ def test_a_damaged_file_matters_only_if_it_is_needed(tmp_path, harm):
 def test_a_checkpoint_with_a_damaged_validation_loss_is_not_the_best(tmp_path):
   save(tmp_path, [make_state(3), make_state(6)], nll={3: 2.0, 6: 1.0})
   (tmp_path / "checkpoints" / "6" / "metrics" / "metrics").write_text('{"nl')
-  _, step = params_reader.restore(
-    str(tmp_path),
-    which=params_reader.Which("best"),
-    target=make_state(0).params,
-  )
+  _, step = read(tmp_path, "best")
   assert step == 3
 
 
@@ -255,11 +231,7 @@ def test_why_the_best_checkpoint_is_not_the_newest_is_said(
   tmp_path, caplog, which, nll, reason
 ):
   save(tmp_path, [make_state(3), make_state(6)], nll=nll)
-  _, step = params_reader.restore(
-    str(tmp_path),
-    which=params_reader.Which(which),
-    target=make_state(0).params,
-  )
+  _, step = read(tmp_path, which)
   assert step == (3 if reason else 6)
   said = [text for text in caplog.messages if "Reading checkpoint" in text]
   assert len(said) == bool(reason)
@@ -289,11 +261,7 @@ def test_a_checkpoint_that_a_run_replaces_meanwhile_is_looked_for_again(
     return step
 
   monkeypatch.setattr(params_reader, "_find", find_and_replace)
-  params, step = params_reader.restore(
-    str(tmp_path / "run"),
-    which=params_reader.Which("latest", is_average=average),
-    target=make_state(0).params,
-  )
+  params, step = read(tmp_path / "run", average=average)
   state = make_state(6, average=True)
   assert step == 6
   assert_same(params, state.average if average else state.params)
@@ -357,11 +325,7 @@ def test_a_best_checkpoint_that_goes_while_it_is_ranked_is_not_missed(
     return read_metrics(manager, step)
 
   monkeypatch.setattr(ocp.CheckpointManager, "metrics", replace_then_read)
-  params, step = params_reader.restore(
-    str(tmp_path),
-    which=params_reader.Which("best"),
-    target=make_state(0).params,
-  )
+  params, step = read(tmp_path, "best")
   assert step == 4
   assert_same(params, make_state(4).params)
 
@@ -369,21 +333,13 @@ def test_a_best_checkpoint_that_goes_while_it_is_ranked_is_not_missed(
 def test_without_validations_no_checkpoint_is_the_best(tmp_path):
   params_writer.save(str(tmp_path), make_state(9).params, step=9)
   with pytest.raises(errors.UserError, match=r"eval\.checkpoint=latest, or t"):
-    params_reader.restore(
-      str(tmp_path),
-      which=params_reader.Which("best"),
-      target=make_state(0).params,
-    )
+    read(tmp_path, "best")
 
 
 def test_a_run_that_saved_nothing_yet_is_told_to_train(tmp_path):
   (tmp_path / checkpoint_items.DIRECTORY).mkdir()
   with pytest.raises(errors.UserError, match="there are no checkpoints in"):
-    params_reader.restore(
-      str(tmp_path),
-      which=params_reader.Which("latest"),
-      target=make_state(0).params,
-    )
+    read(tmp_path)
 
 
 def test_a_bucket_that_refuses_is_not_one_without_checkpoints(bucket, faulty):
@@ -391,8 +347,4 @@ def test_a_bucket_that_refuses_is_not_one_without_checkpoints(bucket, faulty):
     faulty.failing("answer", status=403),
     pytest.raises(errors.UserError, match=r"roles/storage\.objectUser"),
   ):
-    params_reader.restore(
-      f"{bucket}/run",
-      which=params_reader.Which("latest"),
-      target=make_state(0).params,
-    )
+    read(f"{bucket}/run")
