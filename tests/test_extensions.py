@@ -32,7 +32,6 @@ MODEL = {
   "train.learning_rate": 1e-3,
   "generate.prompt": "abc",
 }
-VARIANTS = ("transformer_xl: ", "ema: model.layers=ema")
 TWO = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 
 
@@ -77,6 +76,20 @@ def results(folder):
       "resume": train(folder, "two"),
       "help": ["--extensions=my_memory.py", "--help=model.ema"],
       "overview": [ALL, "--help"],
+    },
+    {
+      "study": [
+        "--extensions=my_task.py,my_memory.py",
+        *("--mode=study", "--config=memory_suite:reversal", "--workdir=study"),
+        "--config.analysis.variants=('ema: model.layers=ema',)",
+        "--config.analysis.seeds=(0,)",
+        "--config.analysis.learning_rates=(6e-3,)",
+        "--config.analysis.max_learning_rates=0",
+        "--config.train.num_steps=2",
+        "--config.train.warmup_steps=0",
+        "--config.train.segments_per_call=1",
+        "--config.checkpoint.every_steps=2",
+      ],
     },
     {
       "evaluate": [
@@ -359,33 +372,12 @@ assert registry.mixers["edited"].__name__ == "Renamed"
 """
 
 
-def test_a_task_from_outside_is_compared_in_the_lab(folder):
-  def run(module, *arguments):
-    command = [sys.executable, "-m", f"transformer_xl.{module}", *arguments]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    finished = subprocess.run(
-      command, cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert finished.returncode == 0, finished.stderr
-
-  run(
-    "main",
-    "--extensions=my_task.py,my_memory.py",
-    *["--mode=study", "--config=memory_suite:reversal", "--workdir=study"],
-    f"--config.analysis.variants={VARIANTS}",
-    "--config.analysis.seeds=(0,)",
-    "--config.analysis.learning_rates=(6e-3,)",
-    "--config.analysis.max_learning_rates=0",
-    "--config.train.num_steps=2",
-    "--config.train.warmup_steps=0",
-    "--config.train.segments_per_call=1",
-    "--config.checkpoint.every_steps=2",
-  )
+def test_a_task_and_a_memory_from_outside_meet_in_the_lab(folder, results):
+  assert results["study"]["status"] == 0, results["study"]["stderr"]
   meta = json.loads((folder / "data/reversal/meta.json").read_text())
   assert meta["dataset"] == "reversal"
   result = json.loads((folder / "study/results/study.json").read_text())
-  names = [row["name"] for row in result["rows"]]
-  assert names == ["transformer_xl", "ema"]
+  assert [row["name"] for row in result["rows"]] == ["ema"]
 
 
 IMPORTING = """
