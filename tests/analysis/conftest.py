@@ -1,8 +1,10 @@
 """The tiny dataset, and the training without time, that these tests share."""
 
+import pathlib
 import signal
 
 import pytest
+from matplotlib import figure
 
 from tests import corpus
 from tests import shared_programs
@@ -30,6 +32,7 @@ def trained(monkeypatch):
   """Training that takes no time; folders of what is trained, and its losses.
 
   `trained.loss(trial's config)` is the loss at all lengths and on all splits.
+  Pictures are empty files, unless `trained.save_pictures()` is called.
   """
 
   class Trained(list):
@@ -39,6 +42,10 @@ def trained(monkeypatch):
     def loss(self, config):
       return 3.0 + config.train.learning_rate
 
+    def save_pictures(self):
+      monkeypatch.setattr(figure.Figure, "savefig", savefig)
+
+  savefig = figure.Figure.savefig
   runs = Trained()
   read = runs.read = []
 
@@ -60,6 +67,11 @@ def trained(monkeypatch):
     losses = dict.fromkeys(lengths, runs.loss(model.config))
     return trials.Measurement(losses, bins={})
 
+  def touch(figure, path, **options):
+    del figure, options
+    pathlib.Path(path).touch()
+
+  monkeypatch.setattr(figure.Figure, "savefig", touch)
   monkeypatch.setattr(trials.loop, "train", train)
   monkeypatch.setattr(trials.evaluate, "load", Model)
   monkeypatch.setattr(study, "measure", measure)

@@ -197,12 +197,14 @@ def test_a_variant_that_always_diverges_does_not_end_the_others(
       raise errors.DivergenceError("lost")
 
   monkeypatch.setattr(trials.loop, "train", train_or_diverge)
+  trained.save_pictures()
   variants = ("base: ", "lost: train.mem_len=16", "last: train.mem_len=4")
   rates = {"analysis.learning_rates": (0.1, 0.2)}
   message = r"'lost' diverges at every learning rate of \[0.1, 0.2\]"
   with pytest.raises(errors.UserError, match=message):
     runs.study_of(data_dir, tmp_path, *variants, **rates)
   written = json.loads((tmp_path / "results" / "study.json").read_text())
+  assert (tmp_path / "results" / "study.png").stat().st_size > 1000
   assert [row["name"] for row in written["rows"]] == ["base", "last"]
   assert all(row["seconds_per_token"] for row in written["rows"])
 

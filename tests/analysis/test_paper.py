@@ -243,6 +243,7 @@ def test_an_ablation_stands_beside_the_published_rows(
   data_dir, tmp_path, trained
 ):
   """In the paper's order, with the range of the seeds; nothing trains twice."""
+  trained.save_pictures()
   trained.loss = lambda config: (
     3.0 + config.seed / 10 - 0.5 * (config.train.mem_len > 0)
   )
