@@ -1,16 +1,23 @@
-"""Runs command lines in forks of one process, which has imported the modes.
+"""Runs command lines in forks of one process, which has imported their modules.
 
-python -m tests.commands < GROUPS > RESULTS, both JSON: the cases of a group run
-at the same time. A case has `arguments`, an `environment`, the `folder` to run
-in (or null), the `num_hosts` that JAX finds, and whether `nobody_reads`
-standard output; its result has `status` and `stderr`, which includes standard
-output if somebody reads.
+python -m tests.commands MODULE ... < GROUPS > RESULTS, both JSON: the cases of
+a group run at the same time. A case has `arguments` and, unless they are
+ORDINARY, the `module` that takes them, an `environment`, the `folder` to run
+in, the `num_hosts` that JAX finds, the bytes that a file may have
+(`most_bytes`), and whether `nobody_reads` standard output or it is kept
+`apart`. A result has `status`, `stdout`, which is empty unless it is kept
+apart, and `stderr`, which includes the rest of standard output if somebody
+reads.
 """
 
 import contextlib
 import importlib
 import json
 import os
+import pathlib
+import resource
+import runpy
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -19,54 +26,91 @@ from typing import Any
 import jax
 
 from transformer_xl import command_line
-from transformer_xl import main
 from transformer_xl.data_prep.synthetic import task
 
+MAIN = "transformer_xl.main"
+MODES = (
+  *(MAIN, "transformer_xl.training.loop"),
+  *("transformer_xl.evaluation.evaluate", "transformer_xl.text.generate"),
+  "transformer_xl.text.score",
+)
 # What a case has beside its arguments, unless it says otherwise.
 ORDINARY = {
-  **{"environment": {}, "folder": None},
-  **{"nobody_reads": False, "num_hosts": 1},
+  **{"module": MAIN, "environment": {}, "folder": None, "num_hosts": 1},
+  **{"most_bytes": None, "nobody_reads": False, "apart": False},
 }
+
+
+def finished(
+  groups: list[list[dict[str, Any]]], modules: tuple[str, ...] = MODES
+) -> list[list[dict[str, Any]]]:
+  """The results of groups of cases, for whose commands modules are imported."""
+  process = subprocess.run(
+    [sys.executable, "-m", "tests.commands", *modules],
+    cwd=pathlib.Path(__file__).parents[1],
+    env=os.environ
+    | {
+      "JAX_PLATFORMS": "cpu",
+      # Tiny programs are kept, too, however fast they compile.
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    },
+    input=json.dumps(groups),
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  return json.loads(process.stdout)
 
 
 def run(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
   """Runs command lines at the same time, each as a shell would."""
   with contextlib.ExitStack() as stack:
-    logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in cases]
+    logs = [
+      [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+      for _ in cases
+    ]
     children = [_start(*pair) for pair in zip(cases, logs, strict=True)]
     return [_finish(*pair) for pair in zip(children, logs, strict=True)]
 
 
-def _start(case, log):
+def _start(case, logs):
   child = os.fork()
   if child == 0:
-    _become(ORDINARY | case, log.fileno())
+    _become(ORDINARY | case, *(log.fileno() for log in logs))
   return child
 
 
-def _finish(child, log):
+def _finish(child, logs):
   _, status = os.waitpid(child, 0)
-  log.seek(0)
-  text = log.read().decode()
-  return {"status": os.waitstatus_to_exitcode(status), "stderr": text}
+  for log in logs:
+    log.seek(0)
+  stdout, stderr = (log.read().decode() for log in logs)
+  status = os.waitstatus_to_exitcode(status)
+  return {"status": status, "stdout": stdout, "stderr": stderr}
 
 
-def _become(case, log):
-  os.dup2(log, sys.stderr.fileno())
-  os.dup2(log, sys.stdout.fileno())
+def _become(case, stdout, stderr):
+  os.dup2(stderr, sys.stderr.fileno())
+  os.dup2(stdout if case["apart"] else stderr, sys.stdout.fileno())
   if case["nobody_reads"]:
     reader, writer = os.pipe()
     os.close(reader)
     os.dup2(writer, sys.stdout.fileno())
   if case["num_hosts"] > 1:
     jax.process_count = lambda: case["num_hosts"]
+  if case["most_bytes"]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (case["most_bytes"],) * 2)
   os.environ.update(case["environment"])
   os.chdir(case["folder"] or os.curdir)
-  sys.argv = ["transformer_xl/main.py", *case["arguments"]]
-  sys.orig_argv = ["python", "-m", "transformer_xl.main", *case["arguments"]]
+  module = case["module"]
+  sys.argv = [f"{module.replace('.', '/')}.py", *case["arguments"]]
+  sys.orig_argv = ["python", "-m", module, *case["arguments"]]
   status = 0
   try:
-    main.run()
+    if module in sys.modules:
+      sys.modules[module].run()
+    else:  # Its flags may be those of another module.
+      runpy.run_module(module, run_name="__main__", alter_sys=True)
   except SystemExit as error:
     status = error.code or 0
   except BaseException:
@@ -78,8 +122,8 @@ def _become(case, log):
 
 
 if __name__ == "__main__":
-  for mode in ("train", "eval", "generate", "score"):
-    importlib.import_module(f"transformer_xl.{main.MODES[mode].module}")
+  for name in sys.argv[1:]:
+    importlib.import_module(name)
   task.NUM_TOKENS = 20_000  # Studies prepare texts, of which none is learnt.
   command_line.require_flags_of_xla()  # Once for all forks.
   print(json.dumps([run(group) for group in json.load(sys.stdin)]))

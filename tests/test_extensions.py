@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from tests import commands
 from tests import corpus
 from tests import extensions
 from tests import kinds
@@ -127,16 +128,7 @@ def results(folder):
     ]
     for group in groups
   ]
-  finished = subprocess.run(
-    [sys.executable, "-m", "tests.commands"],
-    cwd=ROOT,
-    input=json.dumps(cases),
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    capture_output=True,
-    text=True,
-  )
-  assert finished.returncode == 0, finished.stderr
-  found = json.loads(finished.stdout)
+  found = commands.finished(cases)
   return {
     name: result
     for group, outcomes in zip(groups, found, strict=True)

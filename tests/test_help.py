@@ -10,6 +10,7 @@ import jax
 import pytest
 
 import transformer_xl
+from tests import commands
 from tests import kinds
 from tests import test_main
 from transformer_xl import main
@@ -245,7 +246,7 @@ def results(tmp_path_factory):
     [{"arguments": arguments, "folder": str(folder)}]
     for arguments in COMMANDS.values()
   ]
-  finished = test_main.finished_groups(groups)
+  finished = commands.finished(groups)
   return {
     name: result for name, (result,) in zip(COMMANDS, finished, strict=True)
   }

@@ -5,11 +5,10 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
+from tests import commands
 from tests import corpus
 from transformer_xl import errors
 from transformer_xl import main
@@ -102,27 +101,8 @@ def finished(cases):
     [{"arguments": arguments} | SETTINGS.get(name, {})]
     for name, arguments in cases.items()
   ]
-  results = finished_groups(groups)
+  results = commands.finished(groups)
   return {name: one for name, (one,) in zip(cases, results, strict=True)}
-
-
-def finished_groups(groups):
-  """The same for groups of cases that run at the same time."""
-  process = subprocess.run(
-    [sys.executable, "-m", "tests.commands"],
-    cwd=ROOT,
-    env=os.environ
-    | {
-      "JAX_PLATFORMS": "cpu",
-      # Tiny programs are kept, too, however fast they compile.
-      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    },
-    input=json.dumps(groups),
-    stdout=subprocess.PIPE,
-    text=True,
-    check=True,
-  )
-  return json.loads(process.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +126,7 @@ def folder(tmp_path_factory):
     yield folder
 
 
-def commands(folder):
+def lines_of(folder):
   """Arguments of each case; the first makes the run that others read."""
   run, new = f"--workdir={folder}/run", f"--workdir={folder}/new"
   flags = [BASE, *corpus.config_flags(f"{folder}/data")]
@@ -252,7 +232,7 @@ def commands(folder):
 
 @pytest.fixture(scope="module")
 def results(folder):
-  return finished(commands(folder))
+  return finished(lines_of(folder))
 
 
 @pytest.mark.parametrize("case", FAILURES)

@@ -1,15 +1,11 @@
 """Bad input and full disks: one clear line, and a whole dataset or none."""
 
 import functools
-import json
 import os
-import pathlib
-import resource
-import subprocess
-import sys
 
 import pytest
 
+from tests import commands
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.config import load
@@ -20,148 +16,146 @@ from transformer_xl.data_prep import survey
 
 prepare_text = functools.partial(layouts.prepare, "text")
 remains = layouts.remains
-ROOT = pathlib.Path(__file__).parents[2]
 NOT_UTF8 = b"fine\nnot \xff fine\n"
 
 
-def command(tmp_path, *arguments, preexec_fn=None):
-  return subprocess.run(
-    [
-      sys.executable,
-      "-m",
-      "data_prep.main",
-      f"--data_dir={tmp_path / 'data'}",
-      *arguments,
+WRONG_FLAGS = [
+  (["--dataset=pbt"], "|stories>; did you mean ptb?"),
+  (["--dataset=text", "--tokenizer=unigram"], "<byte|character|word|subword"),
+  (["--dataset=text", "--sorce=a"], "Did you mean: source"),
+  (["--dataset=text", "--min_freq=0"], "--min_freq=0"),
+  (["--dataset=text", "--source=a.txt", "b.txt"], "'b.txt' belongs to no"),
+  ([], "error: name a corpus: --dataset=text --source=FOLDER for your own"),
+]
+NAME = os.fsdecode(b"text\xff")
+NOT_UNICODE = os.fsdecode(b"mine\xff")
+COMMAND = {"module": "data_prep.main", "apart": True}
+COMMANDS = {
+  **{
+    f"wrong flags {index}": {"arguments": arguments}
+    for index, (arguments, _) in enumerate(WRONG_FLAGS)
+  },
+  "no source": {"arguments": ["--dataset=text", "--source=/nowhere/at/all"]},
+  "full disk": {
+    "module": "tests.data_prep.full_disk",
+    "arguments": ["--dataset=recall", "--data_dir=there"],
+  },
+  "large": {
+    "arguments": [
+      *("--dataset=text", "--source=large.txt", "--data_dir=full/data")
     ],
-    capture_output=True,
-    text=True,
-    check=False,
-    preexec_fn=preexec_fn,
-  )
+    "most_bytes": 100_000,
+  },
+  "lines": {"arguments": ["--dataset=text", "--source=lines.txt"]},
+  "nobody reads": {
+    "arguments": ["--dataset=text", "--describe"],
+    "nobody_reads": True,
+    "apart": False,
+  },
+  "mine": {"arguments": ["--dataset=text", "--source=text.txt", "--name=mine"]},
+  "describe": {"arguments": ["--name=mine", "--describe"]},
+  "help": {"arguments": ["--help"]},
+  "other words": {"arguments": ["--dataset=WikiText-2", "--source=/nowhere"]},
+  "bpe": {
+    "arguments": [
+      *("--dataset=text", "--source=text.txt", "--name=subwords"),
+      *("--tokenizer=bpe", "--max_size=300"),
+    ]
+  },
+  "not Unicode": {
+    "arguments": ["--dataset=text", f"--source={NOT_UNICODE}", f"--name={NAME}"]
+  },
+  "describe not Unicode": {
+    "arguments": ["--dataset=text", f"--name={NAME}", "--describe"]
+  },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Where the commands run, one after another."""
+  folder = tmp_path_factory.mktemp("commands")
+  (folder / "text.txt").write_text("some text\n" * 99)
+  (folder / "large.txt").write_text("some text\n" * 50_000)
+  (folder / "lines.txt").write_text("".join(f"{n}\n" for n in range(3000)))
+  files = {os.fsdecode(b"a\xff.txt"): b"one two\n" * 99}
+  layouts.write_files(folder / NOT_UNICODE, files)
+  return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+  """What each command said, and its status."""
+  where = COMMAND | {"folder": str(folder)}
+  groups = [[where | case] for case in COMMANDS.values()]
+  imported = [
+    f"transformer_xl.data_prep.{name}" for name in ("describe", "preparation")
+  ]
+  found = commands.finished(groups, imported)
+  return {name: one for name, (one,) in zip(COMMANDS, found, strict=True)}
 
 
 def error_line(result):
   """Returns the only line that is no progress, of a command that failed."""
-  lines = [x for x in result.stderr.splitlines() if "B/s" not in x]
-  assert result.returncode == 2, result.stderr
-  assert len(lines) == 1, result.stderr
+  lines = [x for x in result["stderr"].splitlines() if "B/s" not in x]
+  assert result["status"] == 2, result["stderr"]
+  assert len(lines) == 1, result["stderr"]
   return lines[0]
 
 
-def test_a_users_mistake_is_one_line_on_standard_error_and_status_two(tmp_path):
-  result = command(tmp_path, "--dataset=text", "--source=/nowhere/at/all")
-  assert error_line(result).startswith(
+def test_a_users_mistake_is_one_line_on_standard_error_and_status_two(results):
+  assert error_line(results["no source"]).startswith(
     "error: --source=/nowhere/at/all does not exist;"
   )
-  assert result.stdout == ""
+  assert results["no source"]["stdout"] == ""
 
 
-FULL_DISK = """
-import errno, os, runpy
-from transformer_xl.data_prep import preparation
-
-def prepare(**options):
-  raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-preparation.prepare = prepare
-runpy.run_module("data_prep.main", run_name="__main__", alter_sys=True)
-"""
-
-
-def test_a_full_disk_is_no_mistake_of_the_user_and_named_by_its_folder():
+def test_a_full_disk_is_no_mistake_of_the_user_and_named_by_its_folder(results):
   """Engines start a command again after another status than 2."""
-  result = subprocess.run(
-    [sys.executable, "-c", FULL_DISK, "--dataset=recall", "--data_dir=there"],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert result.stderr == (
+  assert results["full disk"]["stderr"] == (
     "error: No space left on device at there; fix that and run the same "
     "command again.\n"
   )
-  assert result.returncode == 1
+  assert results["full disk"]["status"] == 1
 
 
-def test_a_reader_that_leaves_ends_the_description_without_a_word(tmp_path):
-  source = tmp_path / "lines.txt"
-  source.write_text("".join(f"{n}\n" for n in range(3000)))
-  prepare_text(tmp_path, source)
-  reader, writer = os.pipe()
-  os.close(reader)
-  result = subprocess.run(
-    [
-      *(sys.executable, "-m", "data_prep.main", "--describe"),
-      *("--dataset=text", f"--data_dir={tmp_path / 'data'}"),
-    ],
-    stdout=writer,
-    stderr=subprocess.PIPE,
-    check=False,
-  )
-  os.close(writer)
-  assert (result.returncode, result.stderr) == (1, b"")
+def test_a_reader_that_leaves_ends_the_description_without_a_word(results):
+  assert results["lines"]["status"] == 0, results["lines"]["stderr"]
+  found = results["nobody reads"]
+  assert (found["status"], found["stderr"]) == (1, "")
 
 
-@pytest.mark.some(3)
-@pytest.mark.parametrize(
-  ("arguments", "message"),
-  [
-    (["--dataset=pbt"], "|stories>; did you mean ptb?"),
-    (["--dataset=text", "--tokenizer=unigram"], "<byte|character|word|subword"),
-    (["--dataset=text", "--sorce=a"], "Did you mean: source"),
-    (["--dataset=text", "--min_freq=0"], "--min_freq=0"),
-    (["--dataset=text", "--source=a.txt", "b.txt"], "'b.txt' belongs to no"),
-    ([], "error: name a corpus: --dataset=text --source=FOLDER for your own"),
-  ],
-)
-def test_a_mistake_in_the_flags_is_one_line_and_status_two(
-  tmp_path, arguments, message
-):
-  assert message in error_line(command(tmp_path, *arguments))
+@pytest.mark.parametrize("index", range(len(WRONG_FLAGS)))
+def test_a_mistake_in_the_flags_is_one_line_and_status_two(results, index):
+  _, message = WRONG_FLAGS[index]
+  assert message in error_line(results[f"wrong flags {index}"])
 
 
-def test_a_dataset_is_described_by_its_name_alone(tmp_path):
-  (tmp_path / "text.txt").write_text("some text\n" * 99)
-  prepared = command(
-    tmp_path,
-    *("--dataset=text", f"--source={tmp_path}/text.txt", "--name=mine"),
-  )
-  assert prepared.returncode == 0, prepared.stderr
-  assert prepared.stdout == f"{tmp_path / 'data' / 'mine'} is ready\n"
-  shown = command(tmp_path, "--name=mine", "--describe")
-  assert shown.returncode == 0, shown.stderr
-  assert "/mine: text, a token is a byte" in shown.stdout
+def test_a_dataset_is_described_by_its_name_alone(results):
+  prepared, shown = results["mine"], results["describe"]
+  assert prepared["status"] == 0, prepared["stderr"]
+  assert prepared["stdout"] == "data/mine is ready\n"
+  assert shown["status"] == 0, shown["stderr"]
+  assert "/mine: text, a token is a byte" in shown["stdout"]
 
 
-def test_help_begins_with_your_own_text_and_names_no_folder_here(tmp_path):
-  result = command(tmp_path, "--help")
-  assert (result.returncode, result.stderr) == (0, "")
-  shown = result.stdout
+def test_help_begins_with_your_own_text_and_names_no_folder_here(results):
+  result = results["help"]
+  assert (result["status"], result["stderr"]) == (0, "")
+  shown = result["stdout"]
   assert "--dataset=text --source=~/books --name=books\n" in shown
   assert "data_prep/main.py:" not in shown
   assert "\nFlags\n  --data_dir: " in shown
 
 
-def test_a_corpus_may_be_written_with_other_hyphens_and_capitals(tmp_path):
-  wrong = command(tmp_path, "--dataset=WikiText-2", "--source=/nowhere")
-  assert "--source=/nowhere does not exist" in error_line(wrong)
+def test_a_corpus_may_be_written_with_other_hyphens_and_capitals(results):
+  line = error_line(results["other words"])
+  assert "--source=/nowhere does not exist" in line
 
 
-def test_data_go_to_the_folder_of_training_and_bpe_is_subwords(tmp_path):
-  (tmp_path / "text.txt").write_text("some text\n" * 99)
-  subprocess.run(
-    [
-      *(sys.executable, "-m", "data_prep.main", "--dataset=text"),
-      *("--source=text.txt", "--name=mine", "--tokenizer=bpe"),
-      "--max_size=300",
-    ],
-    cwd=tmp_path,
-    env={**os.environ, "PYTHONPATH": str(ROOT)},
-    check=True,
-    capture_output=True,
-  )
-  folder = tmp_path / load.default().data.dir / "mine"
-  meta = json.loads((folder / "meta.json").read_text())
+def test_data_go_to_the_folder_of_training_and_bpe_is_subwords(folder, results):
+  assert results["bpe"]["status"] == 0, results["bpe"]["stderr"]
+  meta = layouts.meta(folder / load.default().data.dir / "subwords")
   assert meta["tokenizer"]["kind"] == "subword"
 
 
@@ -222,21 +216,13 @@ def test_one_gigantic_word_is_text_for_bytes_and_characters_only(
   assert layouts.read(folder, "train")[0] == list(text)
 
 
-def limit_file_size():
-  resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
-  path = tmp_path / "a.txt"
-  path.write_bytes(b"some text\n" * 50_000)
-  arguments = ("--dataset=text", f"--source={path}")
-  result = command(tmp_path, *arguments, preexec_fn=limit_file_size)
-  line = error_line(result)
-  assert line.startswith(f"error: {tmp_path / 'data'}: File too large;")
+def test_a_full_disk_is_one_line_and_leaves_nothing(folder, results):
+  line = error_line(results["large"])
+  assert line.startswith("error: full/data: File too large;")
   assert line.endswith("run the same command again.")
-  assert remains(tmp_path) == []
-  prepare_text(tmp_path, path)
-  assert remains(tmp_path) == ["text"]
+  assert remains(folder / "full") == []
+  prepare_text(folder / "full", folder / "large.txt")
+  assert remains(folder / "full") == ["text"]
 
 
 @pytest.mark.parametrize(
@@ -302,20 +288,15 @@ def test_a_dataset_may_be_asked_for_in_other_words(tmp_path, monkeypatch):
   assert (folder / "meta.json").read_bytes() == before
 
 
-def test_names_of_files_need_not_be_unicode(tmp_path):
-  source = tmp_path / os.fsdecode(b"mine\xff")
-  files = {os.fsdecode(b"a\xff.txt"): b"one two\n" * 99}
-  layouts.write_files(source, files)
-  name = os.fsdecode(b"text\xff")
-  arguments = ("--dataset=text", f"--source={source}", f"--name={name}")
-  result = command(tmp_path, *arguments)
-  assert result.returncode == 0, result.stderr
-  assert result.stdout.endswith("text\\udcff is ready\n")
-  meta = layouts.meta(tmp_path / "data" / name)
-  assert meta["request"]["source"] == str(source)
-  assert meta["name"] == name
-  result = command(tmp_path, *arguments, "--describe")
-  assert result.returncode == 0, result.stderr
+def test_names_of_files_need_not_be_unicode(folder, results):
+  result = results["not Unicode"]
+  assert result["status"] == 0, result["stderr"]
+  assert result["stdout"].endswith("text\\udcff is ready\n")
+  meta = layouts.meta(folder / "data" / NAME)
+  assert meta["request"]["source"] == NOT_UNICODE
+  assert meta["name"] == NAME
+  shown = results["describe not Unicode"]
+  assert shown["status"] == 0, shown["stderr"]
 
 
 @pytest.mark.parametrize("content", ["[]", "[" * 100_000, '"text"', "{"])

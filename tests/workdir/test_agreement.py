@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from tests import commands
 from tests import corpus
 from tests import test_main
 from tests.training import test_processes
@@ -72,7 +73,7 @@ def results(folder):
     for name, (count, last, _) in DIFFERENCES.items()
   }
   groups["none"] = group(folder, 2, ["--config.data.dir=FOLDER/copied"])
-  finished = test_main.finished_groups([*groups.values()])
+  finished = commands.finished([*groups.values()])
   return dict(zip(groups, finished, strict=True))
 
 
