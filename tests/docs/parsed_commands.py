@@ -3,7 +3,8 @@
 python -m tests.parsed_commands < COMMANDS > RESULTS, both JSON: a command is
 its words after `python -m`; its result has `error` (empty if it would start)
 and `flags`, the names that its module knows. Each runs in a fork of one process
-that has imported everything but the modules with flags, whose names clash.
+that has imported everything but the modules with flags, whose names clash;
+those of `main`, which are most, run last and find it imported.
 """
 
 import argparse
@@ -34,6 +35,22 @@ LIBRARIES = (
 )
 
 
+MAIN = "transformer_xl.main"
+
+
+def parse(commands: list[list[str]]) -> list[dict[str, Any]]:
+  """What came of command lines."""
+  for name in LIBRARIES:
+    importlib.import_module(name)
+  load.default()  # Imports what registers mixers, encodings and so on.
+  others = [None if words[0] == MAIN else parsed(words) for words in commands]
+  importlib.import_module(MAIN)
+  return [
+    other or parsed(words)
+    for words, other in zip(commands, others, strict=True)
+  ]
+
+
 def parsed(words: list[str]) -> dict[str, Any]:
   """What came of one command line."""
   with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -56,6 +73,8 @@ def _become(words: list[str]) -> NoReturn:
   argparse.ArgumentParser.parse_args = _parse_argparse  # type: ignore
   status = 1  # A module that parses nothing.
   try:
+    if words[0] in sys.modules:
+      sys.modules[words[0]].run()
     runpy.run_module(words[0], run_name="__main__", alter_sys=False)
   except SystemExit as error:
     status = int(error.code or 0)
@@ -93,6 +112,4 @@ def _parse_argparse(
 
 
 if __name__ == "__main__":
-  for name in LIBRARIES:
-    importlib.import_module(name)
-  print(json.dumps([parsed(words) for words in json.load(sys.stdin)]))
+  print(json.dumps(parse(json.load(sys.stdin))))
