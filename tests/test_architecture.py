@@ -6,6 +6,7 @@ All checks read source files; nothing is imported here.
 """
 
 import ast
+import functools
 import graphlib
 import pathlib
 import re
@@ -77,6 +78,11 @@ def modules(root):
   return {module_name(path, root): path for path in paths}
 
 
+@functools.cache  # Several tests read every module.
+def tree_of(path):
+  return ast.parse(path.read_text("utf-8"))
+
+
 def imported(path, name, *, only_at_once=False):
   """Dotted names that a module imports, also inside functions.
 
@@ -84,7 +90,7 @@ def imported(path, name, *, only_at_once=False):
   With `only_at_once`, what functions import is left out.
   """
   package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-  tree = ast.parse(path.read_text("utf-8"))
+  tree = tree_of(path)
   for node in tree.body if only_at_once else ast.walk(tree):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)

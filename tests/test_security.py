@@ -58,9 +58,9 @@ def test_no_code_runs_or_unpickles_what_is_in_files(folder):
   paths = list((ROOT / folder).rglob("*.py"))
   assert len(paths) > 5
   found = {
-    str(path): problems(path.read_text("utf-8"))
+    str(path): wrong
     for path in paths
-    if problems(path.read_text("utf-8"))
+    if (wrong := problems(path.read_text("utf-8")))
   }
   assert found == {}
 
