@@ -43,12 +43,12 @@ def test_all_parts_are_right_in_the_short_form(mesh, monkeypatch):
   assert parts == {"products", "dropout masks", "attention", "ring", "softmax"}
 
 
-def attention_findings(mesh, *, dtype="float32"):
+def attention_findings(mesh, *, dtype="float32", forms=None):
   return [
     attention_numbers.check_attention(
       mesh, dtype, form, SIZES, "keys and biases", attention_numbers.RATE
     )
-    for form in attention_numbers.forms()
+    for form in forms or attention_numbers.forms()
   ]
 
 
@@ -69,9 +69,8 @@ def test_a_wrong_mask_in_xla_is_found(mesh, monkeypatch):
     return visible_mask(reach + 1, num_keys)
 
   monkeypatch.setattr(xla_attention, "visible_mask", one_key_further)
-  xla, pallas = attention_findings(mesh)
+  (xla,) = attention_findings(mesh, forms=["xla"])
   assert not xla.passed
-  assert pallas.passed
 
 
 def test_a_wrong_mask_in_the_kernel_is_found(mesh, monkeypatch):
@@ -121,9 +120,8 @@ def test_dropout_that_is_not_scaled_up_is_found(mesh, monkeypatch):
     return jnp.where(mask, values, 0)
 
   monkeypatch.setattr(dropout_lib, "drop_weights", drop)
-  xla, pallas = attention_findings(mesh)
+  (xla,) = attention_findings(mesh, forms=["xla"])
   assert not xla.passed
-  assert pallas.passed
 
 
 def test_a_ring_that_is_one_slot_off_is_found(mesh, monkeypatch):
