@@ -6,6 +6,7 @@ here.
 """
 
 import ast
+import functools
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ import sys
 import pytest
 
 from tests import extensions
+from tests.deploy import test_files
 from transformer_xl.config import load
 from transformer_xl.experiments import base
 from transformer_xl.experiments import quickstart
@@ -64,6 +66,7 @@ WRONG = {
 }
 
 
+@functools.cache
 def lines(page):
   """Lines of a page or of a module's docstring, with continued ones joined."""
   text = page.read_text("utf-8")
@@ -77,10 +80,14 @@ def found(pattern, page):
   return [name for line in lines(page) for name in re.findall(pattern, line)]
 
 
+plain = functools.cache(base.get_config)
+own_fields = functools.cache(extensions.fields)
+
+
 def is_field(name):
-  if name in extensions.fields():
+  if name in own_fields():
     return True
-  config = base.get_config()
+  config = plain()
   for part in name.split("."):
     if part not in config:
       return False
@@ -140,7 +147,13 @@ def overrides(page):
 
 
 @pytest.fixture(scope="module")
-def results():
+def of_engines(tmp_path_factory):
+  """The commands of the files in deploy/."""
+  return test_files.commands(tmp_path_factory.mktemp("engines"))
+
+
+@pytest.fixture(scope="module")
+def results(of_engines):
   """What came of every command, by its words."""
   cases = [
     tuple(words)
@@ -148,6 +161,7 @@ def results():
     for words in [*commands(page), *overrides(page)]
   ]
   cases += [(*OVERRIDDEN, *words) for words in WRONG.values()]
+  cases += map(tuple, of_engines)
   with pytest.MonkeyPatch.context() as patch:
     for start in STARTS.values():
       cases += map(tuple, after_training(start, patch))
@@ -194,6 +208,12 @@ def test_prose_names_what_exists(page):
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands_would_start(page, results):
   for words in [*commands(page), *overrides(page)]:
+    assert not results[tuple(words)]["error"], words
+
+
+def test_commands_that_engines_are_given_would_start(of_engines, results):
+  assert len(of_engines) == 4
+  for words in of_engines:
     assert not results[tuple(words)]["error"], words
 
 
