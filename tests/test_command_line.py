@@ -94,6 +94,12 @@ command_line.run(main, takes_words=True)
 """
 
 
+@pytest.fixture(autouse=True)
+def no_flags_of_xla(monkeypatch):
+  """Nothing is compiled here, and each process would ask another about them."""
+  monkeypatch.setenv("XLA_FLAGS", "")
+
+
 @pytest.mark.some(3)
 @pytest.mark.parametrize(
   ("error", "status", "last"),
