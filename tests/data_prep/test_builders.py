@@ -3,8 +3,6 @@
 import csv
 import itertools
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -111,18 +109,3 @@ def test_enwik8_and_text8_records_join_to_the_bytes(tmp_path, monkeypatch):
       "valid": b"de",
       "test": b"fg",
     }
-
-
-def test_nothing_imports_tensorflow():
-  names = ", ".join(
-    f"transformer_xl.data_prep.{n}.{n}_dataset_builder as b{i}"
-    for i, n in enumerate((*registry.datasets, "text"))
-  )
-  program = (
-    f"import sys, transformer_xl.data_prep.main, {names}; print(*sys.modules)"
-  )
-  loaded = subprocess.run(
-    [sys.executable, "-c", program], capture_output=True, check=True, text=True
-  ).stdout.split()
-  assert "tensorflow_datasets" in loaded
-  assert "tensorflow" not in loaded

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.data_prep import layouts
 from transformer_xl import errors
+from transformer_xl.config import registry
 from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import preparation
 
@@ -68,6 +70,12 @@ def build(root, config="plain", file_format="array_record"):
   return builder
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+  """A prepared dataset, which tests leave as it is."""
+  return build(tmp_path_factory.mktemp("elsewhere"))
+
+
 def read(folder, split):
   vocab = vocabulary.load(str(folder))
   text = vocab.decode_bytes(np.load(folder / f"{split}.npy"))
@@ -85,9 +93,8 @@ def test_a_dataset_that_lies_below_the_folder_is_found_by_its_name(tmp_path):
   assert meta["source"]["dataset"] == "tiny_text/plain/2.0.0"
 
 
-def test_the_folder_of_a_prepared_dataset_is_a_source(tmp_path):
-  builder = build(tmp_path / "elsewhere")
-  folder = prepare(tmp_path, str(builder.data_dir), field="body")
+def test_the_folder_of_a_prepared_dataset_is_a_source(tmp_path, built):
+  folder = prepare(tmp_path, str(built.data_dir), field="body")
   assert read(folder, "valid") == ("another field", [0])
 
 
@@ -140,50 +147,54 @@ def test_what_our_own_builders_wrote_is_the_text_itself(tmp_path):
     ({"valid_source": "a.txt"}, "--valid_source is for --dataset=text, not"),
   ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, options, message):
-  builder = build(tmp_path / "elsewhere")
+def test_what_does_not_fit_is_refused(tmp_path, built, options, message):
   with pytest.raises(errors.UserError, match=message) as raised:
-    prepare(tmp_path, **({"source": str(builder.data_dir)} | options))
+    prepare(tmp_path, **({"source": str(built.data_dir)} | options))
   assert "\n" not in str(raised.value)
   assert not (tmp_path / "data" / "tfds" / "meta.json").exists()
 
 
-def test_files_that_only_tensorflow_reads_are_refused(tmp_path):
-  builder = build(tmp_path / "elsewhere")
-  path = builder.data_path / "dataset_info.json"
+def test_files_that_only_tensorflow_reads_are_refused(tmp_path, built):
+  copy = shutil.copytree(built.data_path, tmp_path / built.data_path.name)
+  path = copy / "dataset_info.json"
   info = json.loads(path.read_text())
   path.write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
   with pytest.raises(errors.UserError, match="file_format='array_record'"):
-    prepare(tmp_path, str(builder.data_dir))
+    prepare(tmp_path, str(copy))
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5])
-def test_a_damaged_record_file_is_refused_in_one_line(tmp_path, part):
-  builder = build(tmp_path / "elsewhere")
-  path = next(builder.data_path.glob("*train.array_record*"))
+def test_a_damaged_record_file_is_refused_in_one_line(tmp_path, built, part):
+  copy = shutil.copytree(built.data_path, tmp_path / built.data_path.name)
+  path = next(copy.glob("*train.array_record*"))
   data = path.read_bytes()
   path.write_bytes(data[: int(len(data) * part)])
   with pytest.raises(errors.UserError, match="is damaged") as raised:
-    prepare(tmp_path, str(builder.data_dir))
+    prepare(tmp_path, str(copy))
   assert "\n" not in str(raised.value)
   assert not (tmp_path / "data" / "tfds").exists()
 
 
-def test_neither_the_home_folder_nor_tensorflow_is_used(tmp_path):
+def test_neither_the_home_folder_nor_tensorflow_is_used(tmp_path, built):
   home = tmp_path / "home"
   home.mkdir()
-  builder = build(tmp_path / "elsewhere")
+  builders = "\n".join(
+    f"import transformer_xl.data_prep.{name}.{name}_dataset_builder"
+    for name in registry.datasets
+  )
   program = f"""
 import sys
+import transformer_xl.data_prep.main
 from transformer_xl.data_prep import preparation
+{builders}
 from transformer_xl.data_prep.text import text_dataset_builder
-for source in ({str(builder.data_dir)!r}, "no_such_dataset", "a:b"):
+for source in ({str(built.data_dir)!r}, "no_such_dataset", "a:b"):
   try:
     preparation.prepare(dataset="tfds", data_dir="data", source=source)
   except preparation.catalog.errors.UserError as error:
     print(error)
 print(text_dataset_builder.Builder().data_dir)
-print("tensorflow" in sys.modules)
+print("tensorflow_datasets" in sys.modules, "tensorflow" in sys.modules)
 """
   result = subprocess.run(
     [sys.executable, "-c", program],
@@ -194,7 +205,8 @@ print("tensorflow" in sys.modules)
     text=True,
   )
   lines = result.stdout.splitlines()
-  assert lines[-2:] == ["data/tensorflow_datasets/text/1.0.0", "False"]
+  folder = "data/tensorflow_datasets/text/1.0.0"
+  assert lines[-2:] == [folder, "True False"]
   assert (tmp_path / "data" / "tfds" / "meta.json").exists()
   assert list(home.iterdir()) == []
 
