@@ -104,7 +104,12 @@ def read_afresh(policy, params, episodes):
 
 
 @pytest.mark.parametrize(
-  ("mixer", "has_gates"), [(USUAL, False), (FIRST, True), (SECOND, False)]
+  ("mixer", "has_gates"),
+  [
+    (USUAL, False),
+    (FIRST, True),
+    pytest.param(SECOND, False, marks=pytest.mark.rest),
+  ],
 )
 def test_learning_sees_what_acting_saw_and_episodes_by_themselves(
   mixer, has_gates
