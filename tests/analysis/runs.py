@@ -23,12 +23,13 @@ NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
 
 
 def write(
-  data_dir: str, workdir: Any, **updates: Any
+  data_dir: str, workdir: Any, *, has_model: bool = True, **updates: Any
 ) -> schema.ExperimentConfig:
   """Writes a run; returns its configuration with the vocabulary's size."""
   values = {"model.vocab_size": len(corpus.SYMBOLS)}
   config = corpus.config(data_dir, **values | updates)
-  params_writer.save(str(workdir), tiny.params(config.model), step=3)
+  if has_model:
+    params_writer.save(str(workdir), tiny.params(config.model), step=3)
   run_record.record(config, str(workdir))
   run_record.keep_vocabulary(os.path.join(data_dir, corpus.NAME), str(workdir))
   storage.publish(str(workdir))

@@ -1,12 +1,15 @@
 """Curves as a report draws them."""
 
+import functools
 import json
 
 import numpy as np
 
-from tests.report.conftest import write_run
+from tests.report import conftest
 from transformer_xl.report import figures
 from transformer_xl.workdir import run_history
+
+write_run = functools.partial(conftest.write_run, has_model=False)
 
 
 def test_a_thinned_curve_keeps_its_extremes_and_its_ends():

@@ -71,7 +71,7 @@ def test_a_run_that_does_not_know_its_text_names_that_of_its_loss():
 
 
 def test_the_newest_step_counts_whose_loss_is_no_number(data_dir, tmp_path):
-  conftest.write_run(data_dir, tmp_path)
+  conftest.write_run(data_dir, tmp_path, has_model=False)
   lines = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": None}]
   for kept in (lines, lines[1:]):
     text = "".join(f"{json.dumps(line)}\n" for line in kept)
