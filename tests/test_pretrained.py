@@ -173,11 +173,10 @@ def test_texts_are_scored_as_in_a_file_of_the_command(folder, tmp_path):
   config = load_lib.saved(folder)
   config.score.file = str(path)
   entries = scored.run(load_lib.from_config_dict(config), folder)
-  found = transformer_xl.load(folder).score([*lines, "de\nf"])
-  assert [one.memory for one in found] == ["fresh", "carry", "fresh"]
-  for one, entry in zip(found, entries, strict=False):
+  found = transformer_xl.load(folder).score(lines)
+  assert [one.memory for one in found] == ["fresh", "carry"]
+  for one, entry in zip(found, entries, strict=True):
     assert (one.text, one.nll) == (entry["text"], entry["nll"])
-  assert abs(found[1].nll - found[2].nll) > 0.01
 
 
 def test_a_call_of_score_may_have_a_memory_of_another_length(folder, model):
@@ -189,13 +188,13 @@ def test_a_call_of_score_may_have_a_memory_of_another_length(folder, model):
 
 
 def test_an_embedding_is_the_mean_of_the_hidden_states(model):
-  texts = ["ab", LONG, "q"]
-  for layer in (-1, 1):
-    found = model.embed(texts, layer=layer, batch_size=2)
-    for text, vector in zip(texts, found, strict=True):
-      (states,) = model.hidden_states(text, layers=(layer,)).states
-      # The same sums in another order; states are about 1.
-      np.testing.assert_allclose(vector, states.mean(0), rtol=1e-5, atol=1e-5)
+  texts, layers = ["ab", LONG, "q"], (-1, 1)
+  vectors = [model.embed(texts, layer=layer, batch_size=2) for layer in layers]
+  for index, text in enumerate(texts):
+    states = model.hidden_states(text, layers=layers).states
+    found = [of_layer[index] for of_layer in vectors]
+    # The same sums in another order; states are about 1.
+    np.testing.assert_allclose(found, states.mean(1), rtol=1e-5, atol=1e-5)
   assert model.embed([]).shape == (0, 8)
 
 
@@ -212,8 +211,9 @@ def test_an_embedding_is_the_mean_of_the_hidden_states(model):
     ({"model.layers": ("attention:5", "attention")}, 9),
   ],
 )
-def test_attention_is_that_of_the_whole_text(tmp_path, fields, mem_len):
-  folder = saved_runs.write(tmp_path, **FIELDS, **fields)
+def test_attention_is_that_of_the_whole_text(folder, tmp_path, fields, mem_len):
+  if fields:
+    folder = saved_runs.write(tmp_path, **FIELDS, **fields)
   model = transformer_xl.load(folder, mem_len=mem_len, segment_len=4)
   found = model.attention(LONG, layers=(1, -1))
   assert found.layers == (1, 2)
@@ -283,12 +283,11 @@ def test_next_tokens_are_the_likeliest(model):
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize(
-  "layers", [("attention",), (kinds.recurrent(), "attention")]
-)
-def test_steps_read_a_stream_in_any_pieces(tmp_path, layers):
-  folder = saved_runs.write(tmp_path, **FIELDS, **{"model.layers": layers})
-  model = transformer_xl.load(folder, **LENGTHS)
+@pytest.mark.parametrize("layers", [(), (kinds.recurrent(), "attention")])
+def test_steps_read_a_stream_in_any_pieces(model, tmp_path, layers):
+  if layers:
+    folder = saved_runs.write(tmp_path, **FIELDS, **{"model.layers": layers})
+    model = transformer_xl.load(folder, **LENGTHS)
   expected, _ = read_whole(model, LONG)
   ids = np.tile(model.vocabulary.encode(LONG), (2, 1))
   state, parts = model.init_state(batch_size=2), []
