@@ -380,6 +380,9 @@ get_config = load.default
 """
 
 
+NO_FIELD = "no field config.model.ema.decy; did you mean con"
+
+
 @pytest.fixture(scope="module")
 def package(folder):
   """A folder with what an installed package says of itself in its metadata."""
@@ -409,12 +412,14 @@ def test_installed_packages_are_found_without_a_flag(folder, package):
   assert "extension gone of an installed package is left out" in finished.stderr
 
 
-@pytest.mark.parametrize("config", ["base", "importing.py"])
+@pytest.mark.some(2)  # Both ways to register, and both outcomes.
 @pytest.mark.parametrize(
-  ("field", "said"),
+  ("config", "field", "said"),
   [
-    ("model.ema.decay=0.8", "0.8"),
-    ("model.ema.decy=0.8", "no field config.model.ema.decy; did you mean con"),
+    ("base", "model.ema.decay=0.8", "0.8"),
+    ("base", "model.ema.decy=0.8", NO_FIELD),
+    ("importing.py", "model.ema.decy=0.8", NO_FIELD),
+    ("importing.py", "model.ema.decay=0.8", "0.8"),
   ],
 )
 def test_a_flag_sets_a_field_that_needs_no_extensions(
