@@ -202,6 +202,7 @@ def _code(path: pathlib.Path) -> bytes:
   return (name + _without_prose(path.read_text("utf-8"))).encode()
 
 
+@functools.cache  # Every experiment is compiled from the same files.
 def _without_prose(source: str) -> str:
   """Python code without comments, docstrings and empty lines.
 

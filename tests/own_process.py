@@ -23,6 +23,8 @@ def finish(module, folder, *arguments):
       **os.environ,
       "JAX_PLATFORMS": "cpu",
       "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+      # Tiny programs are kept, too, however fast they compile.
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     },
     capture_output=True,
     text=True,

@@ -30,7 +30,7 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 MEM_LEN, CLAMP_LEN = 5, 4
-SEGMENT_LENS = (4, 7, 2)  # Shorter and longer than the memory.
+SEGMENT_LENS = (4, 7, 4)  # Shorter and longer than the memory.
 # The tiny checkpoints follow the published rules, at other sizes.
 TENSORFLOW_RULES = ("zeros", "mem_len_plus_one", 1e-12)
 

@@ -73,9 +73,8 @@ def test_both_exports_are_the_model_of_the_run(run, tmp_path):
       np.testing.assert_array_equal(array, weights[name])
   # The run itself reads as these equations do.
   tokens = np.random.default_rng(1).integers(0, 257, 20)
-  _, found = transformer_xl.load(workdir).step(
-    transformer_xl.load(workdir).init_state(), [tokens]
-  )
+  run = transformer_xl.load(workdir)
+  _, found = run.step(run.init_state(), [tokens])
   expected = decoders_by_hand.log_probabilities(fields, exact, tokens)
   comparison.assert_close(found[0], expected, roundings=100)
 
