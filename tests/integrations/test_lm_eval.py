@@ -16,8 +16,11 @@ import pytest
 import transformer_xl
 from tests import corpus
 from tests import saved_runs
+from tests import spaced_subwords
+from tests.importers import decoders_by_hand
 from transformer_xl.config import load as load_lib
 from transformer_xl.evaluation import evaluate
+from transformer_xl.text import decoding
 from transformer_xl.text import score as score_lib
 
 pytest.importorskip(
@@ -340,14 +343,53 @@ def test_an_import_is_asked_between_its_start_and_its_end(
 
   asked_for = []
 
-  def stream(self, prompt, **unused):
-    asked_for.append(prompt)
+  def stream(self, prompt, state, **unused):
+    asked_for.append(self.vocabulary.decode(state.newest) + prompt)
     return iter(["a", "ab", "aa"])
 
   monkeypatch.setattr(type(asked.model), "stream", stream)
   request = types.SimpleNamespace(args=("ba", {"until": []}))
   assert asked.generate_until([request], disable_tqdm=True) == ["aa"]
   assert asked_for == ["aba"]
+
+
+def write_llama(folder, tokenizer, **roles):
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
+  decoders_by_hand.write(folder, fields, decoders_by_hand.tensors(fields))
+  tokenizer.save(str(folder / "tokenizer.json"))
+  (folder / "tokenizer_config.json").write_text(json.dumps(roles))
+
+
+@pytest.mark.parametrize("kind", spaced_subwords.KINDS)
+@pytest.mark.parametrize("context", ["Hello world", "<s>Hello world"])
+def test_a_context_has_the_tokens_of_its_tokenizer(kind, context, tmp_path):
+  """Also where that puts a space before the first word of a text alone."""
+  from transformer_xl.integrations import lm_eval_model
+
+  tokenizer = spaced_subwords.make(kind)
+  write_llama(tmp_path, tokenizer, bos_token="<s>")
+  asked = lm_eval_model.HarnessModel(str(tmp_path))
+  adds = not context.startswith("<s>")
+  text = f"{context} the"
+  rows = [
+    tokenizer.encode(one, add_special_tokens=adds).ids
+    for one in (context, text)
+  ]
+  (found, _) = loglikelihoods(asked, [(context, " the")])[0]
+  trained = asked.model.trained
+  (expected,) = score_lib.score_rows(
+    trained, [np.array(rows[1])], batch_size=1, top_k=0
+  )
+  value = -expected.nll[len(rows[0]) - 1 :].sum()
+  np.testing.assert_allclose(found, value, **ROUNDING)
+
+  options = {"until": [], "max_gen_toks": 6}
+  request = types.SimpleNamespace(args=(context, options))
+  state = decoding.empty_state(trained).extended(np.array(rows[0]))
+  continued = asked.model.generate(
+    "", state=state, num_tokens=6, temperature=0.0
+  )
+  assert asked.generate_until([request]) == [continued.text]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from lm_eval.models import utils as harness_utils
 from transformer_xl import arguments
 from transformer_xl import errors
 from transformer_xl import pretrained as pretrained_lib
+from transformer_xl.text import decoding
 from transformer_xl.text import inputs
 from transformer_xl.text import score as score_lib
 
@@ -167,8 +168,12 @@ class HarnessModel(harness_model.LM):
       unknown |= set(options) - set(_KNOWN)
       stops = [stop for stop in (*options["until"], self._end) if stop]
       given_here = {key: options[key] for key in _SAMPLING if key in options}
+      tokens = self._started(context, self._encode(context))
+      if not len(tokens):
+        tokens = self._encode(self._prefix)
       pieces = self.model.stream(
-        self._started(context) or self._prefix,
+        "",
+        state=decoding.empty_state(self.model.trained).extended(tokens),
         num_tokens=options["max_gen_toks"],
         seed=int(np.random.SeedSequence((seed, number)).generate_state(1)[0]),
         **_PLAIN | given_here,
@@ -198,12 +203,12 @@ class HarnessModel(harness_model.LM):
     Raises:
       UserError: one of them has no tokens.
     """
-    vocabulary = self.model.vocabulary
-    stripped = self._started(context.rstrip())
-    moved = context[len(context.rstrip()) :] + continuation
-    before, after = vocabulary.encode_after(stripped, moved)
+    stripped = context.rstrip()
+    moved = context[len(stripped) :] + continuation
+    before, after = self.model.vocabulary.encode_after(stripped, moved)
+    before = self._started(stripped, before)
     if not len(before):
-      before, after = vocabulary.encode(self._prefix), vocabulary.encode(moved)
+      before, after = self._encode(self._prefix), self._encode(moved)
     if not continuation or not len(after):
       raise errors.UserError(
         f"the continuation {continuation!r} of {context[-40:]!r} has no tokens "
@@ -218,11 +223,18 @@ class HarnessModel(harness_model.LM):
       )
     return before, after
 
-  def _started(self, context: str) -> str:
-    """A context behind the start token, which a chat template may have set."""
-    if not context or context.startswith(self._start):
-      return context
-    return self._start + context
+  def _encode(self, text: str) -> np.ndarray:
+    return self.model.vocabulary.encode(text)
+
+  def _started(self, context: str, tokens: np.ndarray) -> np.ndarray:
+    """The tokens of a context behind the start token.
+
+    A chat template may have set that token. It is encoded by itself: behind
+    another token, some tokenizers put no space before the first word.
+    """
+    if not len(tokens) or context.startswith(self._start):
+      return tokens
+    return np.concatenate([self._encode(self._start), tokens])
 
   def _score(
     self, rows: Sequence[np.ndarray], *, top_k: int, disable_tqdm: bool
