@@ -125,6 +125,13 @@ def test_an_export_is_of_the_type_that_was_imported(name, tmp_path):
     ({"rope_scaling": {"type": "yarn"}}, 'rope_type="yarn", and only default'),
     (
       {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0},
+      },
+      'rope_type="yarn", and only default',
+    ),
+    (
+      {
         **{"model_type": "mistral", "sliding_window": 4},
         "layer_types": ["sliding_attention", "full_attention"],
       },

@@ -1,5 +1,6 @@
 """Models of today beside transformers: import, export, generation."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -137,6 +138,34 @@ def test_what_a_file_leaves_out_is_what_they_take(kind):
   assert found["num_kv_heads"] == config.num_key_value_heads
   usual = config.hidden_size // config.num_attention_heads
   assert found["head_dim"] == getattr(config, "head_dim", usual)
+
+
+_LINEAR = {"rope_type": "linear", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+  "said",
+  [
+    {"rope_parameters": _LINEAR | {"rope_theta": 500.0}, "rope_theta": 5.0},
+    {"rope_parameters": {"rope_theta": 500.0}, "rope_scaling": _LINEAR},
+    {
+      **{"rope_parameters": {"rope_theta": 500.0}, "rope_scaling": _LINEAR},
+      "rope_theta": 50.0,
+    },
+  ],
+)
+def test_the_positions_of_a_file_are_theirs(said):
+  fields = {**decoders_by_hand.SHAPE, "model_type": "llama", **said}
+  config = transformers.AutoConfig.for_model(**copy.deepcopy(fields))
+  config.standardize_rope_params()  # As their layers begin.
+  theirs = config.rope_parameters
+  ours = decoders.model(fields, "config.json")["rope"]
+  found = {"rope_theta": ours["base"]}
+  if theirs["rope_type"] == "linear":
+    found["factor"] = 1 / ours["position_scale"]
+  else:
+    found["original_max_position_embeddings"] = ours["original_len"]
+  assert found == {name: theirs[name] for name in found}
 
 
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)

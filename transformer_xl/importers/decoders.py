@@ -224,8 +224,11 @@ def _window(fields: mapping.Fields, path: str) -> int | None:
 
 
 def _rope(fields: mapping.Fields, path: str) -> mapping.Fields:
-  """Fields of `model.rope`, by what versions 4 and 5 of transformers write."""
-  given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+  """Fields of `model.rope`, by what versions 4 and 5 of transformers write.
+
+  With both, transformers takes the older entry, and nothing of the newer one.
+  """
+  given = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
   base = given.get("rope_theta") or fields.get("rope_theta") or 10000.0
   found: mapping.Fields = {"base": float(base)}
   kind = given.get("rope_type", given.get("type", "default"))
