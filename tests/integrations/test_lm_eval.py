@@ -393,6 +393,33 @@ def test_a_context_has_the_tokens_of_its_tokenizer(kind, context, tmp_path):
 
 
 @pytest.mark.parametrize(
+  ("roles", "prefix"),
+  [
+    ({"bos_token": "<s>", "eos_token": "</s>"}, "<s>"),
+    ({"eos_token": "</s>"}, "</s>"),
+    ({}, "\n"),
+  ],
+)
+def test_a_start_that_no_tokenizer_writes_begins_no_context(
+  roles, prefix, tmp_path
+):
+  """It begins texts without a context, as for the harness's own models."""
+  from transformer_xl.integrations import lm_eval_model
+
+  write_llama(tmp_path, spaced_subwords.make("legacy", starts=False), **roles)
+  asked = lm_eval_model.HarnessModel(str(tmp_path))
+  model = asked.model
+  text = "Hello world"
+  (scored,) = model.score([text], prefix=prefix)
+  request = types.SimpleNamespace(args=(text,))
+  found = asked.loglikelihood_rolling([request], disable_tqdm=True)
+  found += [one for one, _ in loglikelihoods(asked, [("", text)])]
+  np.testing.assert_allclose(found, -scored.nll, **ROUNDING)
+  (context, _) = asked._encode_pair("Hello", " world")
+  assert context.tolist() == model.vocabulary.encode("Hello").tolist()
+
+
+@pytest.mark.parametrize(
   ("pair", "prefix", "says"),
   [
     (("the cat", ""), "the", "'' of 'the cat' has no tokens .* nothing to"),

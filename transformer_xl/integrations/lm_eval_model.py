@@ -72,8 +72,8 @@ class HarnessModel(harness_model.LM):
       segment_len: tokens that are read at once.
       checkpoint: latest, best, or a step.
       parameters: raw, ema or asgd.
-      prefix: text that precedes texts without a context; by default
-        `config.score.prefix`.
+      prefix: text that precedes texts without a context; by default the start
+        token of an import, else its end token, else `config.score.prefix`.
       batch_size: texts that are scored at once; auto is `config.score`'s.
       max_batch_size: is not used: memory does not grow with the text.
       device: is not used: JAX chooses, as JAX_PLATFORMS says.
@@ -88,12 +88,16 @@ class HarnessModel(harness_model.LM):
       parameters=parameters,
     )
     options = self.model.config.score
-    self._prefix = options.prefix if prefix is None else prefix
     # Of an import's vocabulary alone.
     roles = getattr(self.model.vocabulary, "roles", {})
-    self._end = roles.get("eos_token", "")
-    is_start = bool(self._prefix) and self._prefix == roles.get("bos_token")
-    self._start = self._prefix if is_start else ""
+    start, self._end = (roles.get(f"{n}_token", "") for n in ("bos", "eos"))
+    known = options.prefix if prefix is None else prefix
+    # A start token that its tokenizer puts in front of no text begins those
+    # without a context alone, as for the harness's own models.
+    self._start = start if known == start else ""
+    if prefix is None:
+      known = start or self._end or known
+    self._prefix = known
     if batch_size is None or str(batch_size).startswith("auto"):
       batch_size = options.batch_size
     elif isinstance(batch_size, str) and batch_size.isdecimal():
