@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 from hypothesis import strategies as st
 
+from tests import spaced_subwords
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import vocabulary_file
@@ -154,6 +155,25 @@ def test_a_continuation_inside_an_unknown_token_is_not_lost(kind):
       rest = text[end:]
       _, after = vocab.encode_after(text[:end], rest)
       assert len(after) or not rest.strip()
+
+
+@pytest.mark.parametrize("kind", spaced_subwords.KINDS)
+def test_a_continuation_inside_a_word_has_no_space_of_its_own(kind):
+  """Although a text of its own would begin with one."""
+  content = spaced_subwords.make(kind).to_str().encode()
+  meta = {"kind": "subword", "lower_case": False}
+  vocab = vocabulary.parse(content, tokenizer=meta)
+  text = "Hello world\n\nhelp me 00-help \u00e9"
+  cut = 0
+  for start in range(len(text)):
+    for end in range(start + 1, len(text)):
+      context, rest = text[start:end], text[end:]
+      before, after = vocab.encode_after(context, rest)
+      np.testing.assert_array_equal(before, vocab.encode(context))
+      whole = vocab.encode(context + rest)
+      assert vocab.decode([*before, *after]) == vocab.decode(whole)
+      cut += len(before) + len(after) != len(whole)
+  assert cut
 
 
 def test_a_tokenizer_that_was_saved_to_cut_text_reads_all_of_it():

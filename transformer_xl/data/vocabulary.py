@@ -29,6 +29,8 @@ _MISSING = np.iinfo(np.uint32).max
 # Beyond this share of unknown tokens a vocabulary does not fit a text.
 _MOST_UNKNOWN = 0.2
 
+# Texts that another may follow without a token that has characters of both.
+_ANCHORS = ("\n", "-", "0", "a")
 # Fields of a tokenizer in `meta.json` that say nothing of how it cuts text.
 OF_EXPORTS = ("chat_template", "roles")
 # Ids of symbols, in the smallest type that holds every id.
@@ -98,9 +100,10 @@ class Vocabulary:
     """Returns the ids of a context, and those of a text that continues it.
 
     They are the ids of both as one text if a token begins where the text does,
-    and the context keeps its tokens; else each is encoded by itself. So no part
-    of the text is lost in a token that begins in the context, and the ids of
-    the context are the same before every text.
+    and the context keeps its tokens; else each is encoded by itself, without a
+    space that only the first word of a text has. So no part of the text is lost
+    in a token that begins in the context, and the ids of the context are the
+    same before every text.
     """
     before = self.encode(context)
     whole = self.encode(context + text)
@@ -108,7 +111,7 @@ class Vocabulary:
       whole[: len(before)], before
     ):
       return before, whole[len(before) :]
-    return before, self.encode(text)
+    return before, self._encode_cut(before, text, self.decode(whole))
 
   def encode_bytes(self, data: bytes) -> Ids:
     """Returns ids [num_tokens] of UTF-8; a byte vocabulary takes any bytes."""
@@ -133,6 +136,13 @@ class Vocabulary:
   def _begins_token(self, context: str, text: str) -> bool:
     """Whether no token of `context + text` has characters of both."""
     return True
+
+  def _encode_cut(self, before: Ids, text: str, whole: str) -> Ids:
+    """Returns the ids of a text that begins inside a token.
+
+    Behind the ids `before` they are decoded as `whole`, if that can be.
+    """
+    return self.encode(text)
 
 
 class _PointVocabulary(Vocabulary):
@@ -299,6 +309,19 @@ class SubwordVocabulary(Vocabulary):
     end = len(context.lower() if self.lower_case else context)
     places = self._subwords(context + text).offsets
     return all(stop <= end or start >= end for start, stop in places)
+
+  def _encode_cut(self, before: Ids, text: str, whole: str) -> Ids:
+    # Some put a space before a text, but not before what is behind an anchor.
+    for anchor in ("", *_ANCHORS):
+      start = self.encode(anchor)
+      ids = self.encode(anchor + text)
+      if (
+        self._begins_token(anchor, text)
+        and np.array_equal(ids[: len(start)], start)
+        and self.decode(np.concatenate([before, ids[len(start) :]])) == whole
+      ):
+        return ids[len(start) :]
+    return self.encode(text)
 
   def _subwords(self, text: str) -> tokenizers.Encoding:
     text = text.lower() if self.lower_case else text
