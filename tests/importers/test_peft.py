@@ -116,6 +116,28 @@ def test_adapters_of_fewer_layers_than_the_base_are_no_adapters_of_it(
   assert not (tmp_path / "peft").exists()
 
 
+def test_arrays_that_were_trained_whole_are_no_adapters(
+  run, tmp_path, monkeypatch
+):
+  """As those that `train.init_rest=draw` draws."""
+  workdir, _, _ = run
+  read = params_reader.restore_saved
+
+  def with_a_matrix(*args, **kwargs):
+    saved = read(*args, **kwargs)
+    layer = saved.params["layers"]["0"]
+    matrix = {"in_kernel": np.zeros((2, 24, 40), np.float32)}
+    feed_forward = layer["feed_forward"] | matrix
+    layers = {"0": layer | {"feed_forward": feed_forward}}
+    return saved._replace(params=saved.params | {"layers": layers})
+
+  monkeypatch.setattr(params_reader, "restore_saved", with_a_matrix)
+  said = "trained whole, such as layers/0/feed_forward/in_kernel.*=transformers"
+  with pytest.raises(errors.UserError, match=said):
+    export(workdir, tmp_path / "peft", "peft")
+  assert not (tmp_path / "peft").exists()
+
+
 def test_a_run_without_adapters_has_none_to_export(run, tmp_path):
   workdir, _, _ = run
   base = load.saved(workdir).train.init_from

@@ -38,8 +38,9 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
   """Writes the adapters that `config.eval` names into a new folder.
 
   Raises:
-    UserError: the run has no adapters, or they are beside a model of which
-      transformers has not the layers, or which has more layers than the run.
+    UserError: the run has no adapters, or more than these, or they are beside a
+      model of which transformers has not the layers, or which has more layers
+      than the run.
   """
   config, _ = run_vocabulary.load_for(config, workdir)
   model = config.model
@@ -73,7 +74,14 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
   trained_model.require_numbers(
     saved.params, f"checkpoint {saved.step} of {workdir}"
   )
-  tensors, modules = _tensors(traverse_util.flatten_dict(saved.params, sep="/"))
+  adapters = traverse_util.flatten_dict(saved.params, sep="/")
+  whole = [path for path in adapters if not path.endswith((lora.A, lora.B))]
+  if whole:
+    raise errors.UserError(
+      f"{workdir} has arrays that were trained whole, such as {whole[0]}, and "
+      "these are no adapters: export the model, --format=transformers."
+    )
+  tensors, modules = _tensors(adapters)
   with import_run.new_folder(target) as folder:
     local = storage.local(folder)
     base = config.train.init_from or saved.source["workdir"]
