@@ -381,6 +381,7 @@ def load(
   segment_len: int | None = None,
   checkpoint: str | int | None = None,
   parameters: str | None = None,
+  init_from: str | os.PathLike[str] | None = None,
   extensions: Sequence[str] = (),
 ) -> PretrainedModel:
   """Loads a trained model onto the first device.
@@ -397,6 +398,8 @@ def load(
       `config.score.segment_len`.
     checkpoint: of a run: latest, best, or the number of its step.
     parameters: of a run: raw, ema or asgd.
+    init_from: of a run of adapters: the folder with their base, if it has
+      moved.
     extensions: files (`my_memory.py`) or modules that define what the model is
       made of; nothing is imported from the source.
 
@@ -428,18 +431,19 @@ def load(
     "score.segment_len": segment_len,
     "eval.checkpoint": None if checkpoint is None else str(checkpoint),
     "eval.parameters": parameters,
+    "train.init_from": init_from and storage.expanded(init_from),
   }
   values = {
     name: _of_python(one) for name, one in given.items() if one is not None
   }
   if _is_run(folder):
     loaded, vocabulary = _read_run(folder, values)
-  elif (checkpoint, parameters) == (None, None):
+  elif (checkpoint, parameters, init_from) == (None, None, None):
     loaded, vocabulary = _read_import(folder, values)
   else:
     raise errors.UserError(
       f"{address} is no run: it has one set of parameters; leave out "
-      "checkpoint and parameters."
+      "checkpoint, parameters and init_from."
     )
   lengths = language_model.lengths(loaded.config.score)
   model = language_model.make(loaded, vocabulary, source=address, **lengths)
@@ -451,7 +455,7 @@ def _read_run(
 ) -> tuple[trained_model.TrainedModel, vocabulary_lib.Vocabulary]:
   """The checkpoint of a run, and its vocabulary; `values` are by field."""
   config = load_lib.from_config_dict(load_lib.saved(folder))
-  with arguments.in_words_of_python(values):
+  with arguments.in_words_of_python([*values, "train.init_from"]):
     config = load_lib.changed(config, values)
     config, vocabulary = run_vocabulary.load_for(config, folder)
     loaded = trained_model.load_on_one_device(config, folder)

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.importers import export_run
 from transformer_xl.importers import peft
+from transformer_xl.training import initial_parameters
 from transformer_xl.workdir import params_reader
 
 TARGETS = ("query", "output", "gate_kernel")
@@ -136,6 +138,31 @@ def test_arrays_that_were_trained_whole_are_no_adapters(
   with pytest.raises(errors.UserError, match=said):
     export(workdir, tmp_path / "peft", "peft")
   assert not (tmp_path / "peft").exists()
+
+
+def test_a_base_that_has_moved_is_named_as_its_reader_can(run, tmp_path):
+  workdir, _, _ = run
+  saved = load.from_config_dict(load.saved(workdir))
+  base = saved.train.init_from
+  moved = str(tmp_path / "moved")
+  text = ["a text"]
+  (expected,) = transformer_xl.load(workdir).score(text)
+  shutil.move(base, moved)
+  try:
+    with pytest.raises(errors.UserError, match=r"gone.*them, init_from=F"):
+      transformer_xl.load(workdir)
+    (found,) = transformer_xl.load(workdir, init_from=moved).score(text)
+    assert found.nll == expected.nll
+    # To name the base in its place would leave the adapters out.
+    fields = {"train.init_from": workdir, "train.lora.rank": 0}
+    again = load.replaced(saved, fields)
+    said = r"gone.*or export the run of the adapters merged"
+    with pytest.raises(errors.UserError, match=said):
+      initial_parameters.check(again.recipe, f"{workdir}/vocabulary")
+  finally:
+    shutil.move(moved, base)
+  with pytest.raises(errors.UserError, match="parameters and init_from"):
+    transformer_xl.load(pathlib.Path(base).parent / "source", init_from=base)
 
 
 def test_a_run_without_adapters_has_none_to_export(run, tmp_path):

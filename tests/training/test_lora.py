@@ -315,6 +315,7 @@ def test_adapters_without_their_base_name_it(finished_run, data_dir, tmp_path):
       assert "\n" not in str(caught.value)
     # It is found where it has gone to.
     elsewhere = load.replaced(config, {"train.init_from": moved})
+    evaluate.check_run(elsewhere, workdir)
     again = trained_model.load(elsewhere, workdir)
     jax.tree.map(np.testing.assert_array_equal, again.params, there.params)
     # Another model of the same shapes is told from it.

@@ -75,6 +75,7 @@ def check_run(config: schema.ExperimentConfig, workdir: str) -> None:
     which=params_reader.chosen(config.eval),
     target=network.abstract_params(config.model),
     only_check=True,
+    base=config.train.init_from,
   )
 
 

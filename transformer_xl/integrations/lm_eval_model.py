@@ -59,6 +59,7 @@ class HarnessModel(harness_model.LM):
     segment_len: int | None = None,
     checkpoint: str | int | None = None,
     parameters: str | None = None,
+    init_from: str | None = None,
     prefix: str | None = None,
     batch_size: int | str | None = None,
     max_batch_size: int | None = None,
@@ -72,6 +73,7 @@ class HarnessModel(harness_model.LM):
       segment_len: tokens that are read at once.
       checkpoint: latest, best, or a step.
       parameters: raw, ema or asgd.
+      init_from: folder with the base of a run's adapters, if it has moved.
       prefix: text that precedes texts without a context; by default the start
         token of an import, else its end token, else `config.score.prefix`.
       batch_size: texts that are scored at once; auto is `config.score`'s.
@@ -86,6 +88,7 @@ class HarnessModel(harness_model.LM):
       segment_len=segment_len,
       checkpoint=checkpoint,
       parameters=parameters,
+      init_from=init_from,
     )
     options = self.model.config.score
     # Of an import's vocabulary alone.

@@ -28,6 +28,13 @@ from transformer_xl.workdir import checksums
 from transformer_xl.workdir import metrics_log
 
 _MOST_TRIES = 5
+# What to do where the base of adapters has moved; `train.init_from` names it,
+# or the run of the adapters itself.
+_NAME_IT = "name the folder that has them, --config.train.init_from=FOLDER"
+_MERGE = (
+  "export the run of the adapters merged (--mode=export "
+  "--config.train.init_from=FOLDER), and start from an import of that"
+)
 
 
 class Which(NamedTuple):
@@ -107,6 +114,7 @@ def restore_whole(
     target,
     folder=base,
     only_check=only_check,
+    remedy=_MERGE if which.fields.startswith("train.") else _NAME_IT,
   )
   if only_check:
     return None, saved
@@ -317,6 +325,7 @@ def restore_base(
   *,
   folder: str = "",
   only_check: bool = False,
+  remedy: str = _NAME_IT,
 ) -> shapes.PyTree:
   """Reads the parameters that adapters were trained beside.
 
@@ -326,6 +335,7 @@ def restore_base(
     target: the shapes and shardings of the whole model.
     folder: where they are now, if that is elsewhere.
     only_check: read none, and return None.
+    remedy: what errors say that can be done.
 
   Raises:
     UserError: they are gone, or are others.
@@ -336,8 +346,7 @@ def restore_base(
   if not there:
     raise errors.UserError(
       f"the adapters were trained beside the parameters of {source['workdir']} "
-      f"at step {step}, and these are gone: restore that checkpoint, or name "
-      "the folder that has it now, --config.train.init_from=FOLDER."
+      f"at step {step}, and these are gone: put them back, or {remedy}."
     )
   base = load_lib.from_config_dict(load_lib.saved(there[0])).model
   abstract = network.abstract_params(base)
@@ -362,8 +371,7 @@ def restore_base(
     raise errors.UserError(
       f"the parameters of {there[0]} at step {step} (SHA-256 {found[:12]}) are "
       f"not those that the adapters were trained beside "
-      f"({source['params_sha256'][:12]}): restore these, or name the folder "
-      "that has them, --config.train.init_from=FOLDER."
+      f"({source['params_sha256'][:12]}): put these back, or {remedy}."
     )
   return base_of(params, base, model, target)
 
