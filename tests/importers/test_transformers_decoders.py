@@ -141,6 +141,9 @@ def test_what_a_file_leaves_out_is_what_they_take(kind):
 
 
 _LINEAR = {"rope_type": "linear", "factor": 4.0}
+_LENGTH = "original_max_position_embeddings"
+_LLAMA_3 = decoders_by_hand.LLAMA_3
+_NO_LENGTH = {name: _LLAMA_3[name] for name in _LLAMA_3 if name != _LENGTH}
 
 
 @pytest.mark.parametrize(
@@ -152,6 +155,10 @@ _LINEAR = {"rope_type": "linear", "factor": 4.0}
       **{"rope_parameters": {"rope_theta": 500.0}, "rope_scaling": _LINEAR},
       "rope_theta": 50.0,
     },
+    {"rope_scaling": _LLAMA_3},
+    {"rope_scaling": _LLAMA_3, _LENGTH: 16},
+    {"rope_parameters": _NO_LENGTH, _LENGTH: 16},
+    {"rope_parameters": _NO_LENGTH},
   ],
 )
 def test_the_positions_of_a_file_are_theirs(said):
@@ -164,7 +171,7 @@ def test_the_positions_of_a_file_are_theirs(said):
   if theirs["rope_type"] == "linear":
     found["factor"] = 1 / ours["position_scale"]
   else:
-    found["original_max_position_embeddings"] = ours["original_len"]
+    found[_LENGTH] = ours["original_len"]
   assert found == {name: theirs[name] for name in found}
 
 

@@ -239,11 +239,21 @@ def _rope(fields: mapping.Fields, path: str) -> mapping.Fields:
       "long_factor": float(given["factor"]),
       "low_turns": float(given["low_freq_factor"]),
       "high_turns": float(given["high_freq_factor"]),
-      "original_len": int(given["original_max_position_embeddings"]),
+      "original_len": _original_len(fields, given),
     }
   elif kind != "default":
     raise _unknown(path, "rope_type", kind, "default, linear or llama3")
   return found
+
+
+def _original_len(fields: mapping.Fields, given: mapping.Fields) -> int:
+  """The length before `given` scaled it, by the first place that has it."""
+  name = "original_max_position_embeddings"
+  if fields.get(name) is not None:
+    return int(fields[name])
+  return int(
+    given[name] if name in given else fields["max_position_embeddings"]
+  )
 
 
 def config_fields(
