@@ -132,10 +132,11 @@ def test_the_window_of_a_file_is_theirs(kind, said):
 def test_what_a_file_leaves_out_is_what_they_take(kind):
   fields = {**decoders_by_hand.SHAPE, "model_type": kind}
   fields |= {"hidden_size": 512, "num_attention_heads": 64}
-  del fields["num_key_value_heads"]
+  del fields["num_key_value_heads"], fields["rms_norm_eps"]
   config = transformers.AutoConfig.for_model(**fields)
   found = decoders.model(fields, "config.json")
   assert found["num_kv_heads"] == config.num_key_value_heads
+  assert found["layer_norm_epsilon"] == config.rms_norm_eps
   usual = config.hidden_size // config.num_attention_heads
   assert found["head_dim"] == getattr(config, "head_dim", usual)
 

@@ -59,6 +59,7 @@ KINDS = {
     head_dim=128,
   ),
 }
+_RMS_NORM_EPS = 1e-6
 _SLIDING_WINDOW = 4096
 _MAX_WINDOW_LAYERS = 28  # The first layer with a window.
 # What Python says of a value that is none.
@@ -145,7 +146,7 @@ def model(fields: mapping.Fields, path: str) -> mapping.Fields:
       "num_kv_heads": num_kv_heads or num_heads,
       "head_dim": head_dim or model_dim // num_heads,
       "ff_dim": fields["intermediate_size"],
-      "layer_norm_epsilon": float(fields["rms_norm_eps"]),
+      "layer_norm_epsilon": float(fields.get("rms_norm_eps", _RMS_NORM_EPS)),
       "tie_weights": bool(fields.get("tie_word_embeddings", False)),
       "attention_dropout_rate": float(fields.get("attention_dropout", 0.0)),
       "init_std": float(fields.get("initializer_range", 0.02)),
