@@ -208,3 +208,23 @@ def test_transformers_loads_an_export_without_our_code(name, tmp_path):
   assert said == text
   ids = tokenizer.encode(text, add_special_tokens=False)
   assert ids == mine.vocabulary.encode(text).tolist()
+
+
+def test_a_width_that_the_heads_do_not_divide_is_no_llama_there(tmp_path):
+  """They refuse it, and take the same as a Mistral without a window."""
+  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["mistral, no window"]
+  fields |= {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6}
+  source = tmp_path / "source"
+  decoders_by_hand.write(source, fields, decoders_by_hand.tensors(fields))
+  workdir = str(tmp_path / "run")
+  import_run.make(import_run.Request("huggingface", str(source)), workdir)
+  target = tmp_path / "export"
+  export_run.export(workdir, str(target))
+  loaded = transformers.AutoModelForCausalLM.from_pretrained(target).eval()
+  tokens = beside_transformers.tokens_of(2)[:, :48]
+  expected = beside_transformers.theirs(loaded, tokens)
+  for model in (workdir, target):
+    found = beside_transformers.ours(transformer_xl.load(model), tokens)
+    np.testing.assert_allclose(
+      found, expected, atol=beside_transformers.LIMIT, rtol=0
+    )
