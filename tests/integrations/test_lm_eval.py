@@ -195,6 +195,7 @@ def test_repeated_requests_draw_other_samples(tmp_path):
   drawn = asked.generate_until(sampled)
   assert len({*drawn}) == 4
   assert asked.generate_until(sampled) == drawn
+  assert asked.generate_until(requests(4, do_sample=True)) == drawn
   (likeliest,) = asked.generate_until(requests(1))
   plain = {"stop": "", "no_repeat_ngram": 0, "temperature": 0.0}
   expected = asked.model.generate("the cat", num_tokens=20, **plain).text

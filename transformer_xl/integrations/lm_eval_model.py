@@ -175,6 +175,8 @@ class HarnessModel(harness_model.LM):
       unknown |= set(options) - set(_KNOWN)
       stops = [stop for stop in (*options["until"], self._end) if stop]
       given_here = {key: options[key] for key in _SAMPLING if key in options}
+      if options["do_sample"] and "temperature" not in given:
+        given_here["temperature"] = 1.0
       tokens = self._started(context, self._encode(context))
       if not len(tokens):
         tokens = self._encode(self._prefix)
