@@ -478,6 +478,18 @@ def test_a_wrong_argument_of_the_model_is_one_line(folder, values, says):
     lm_eval_model.HarnessModel(folder, **values)
 
 
+def test_a_chat_template_is_refused_in_one_line(folder):
+  """By what the harness asks first as well, its name."""
+  from transformer_xl.integrations import lm_eval_model
+
+  asked = lm_eval_model.HarnessModel(folder, **LENGTHS)
+  said = "^there are no chat templates here.*apply_chat_template.*$"
+  with pytest.raises(transformer_xl.UserError, match=said):
+    asked.apply_chat_template([{"role": "user", "content": "a"}])
+  with pytest.raises(transformer_xl.UserError, match=said):
+    getattr(asked, "tokenizer_name", "")
+
+
 PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
 
 

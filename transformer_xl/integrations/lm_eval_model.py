@@ -200,6 +200,17 @@ class HarnessModel(harness_model.LM):
       _log.warning("Settings of generation without effect: %s", sorted(unknown))
     return result
 
+  def apply_chat_template(
+    self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+  ) -> str:
+    """Raises a UserError: this package renders no chat template."""
+    raise _no_templates()
+
+  @property
+  def tokenizer_name(self) -> str:
+    """What the harness asks before a chat template, which is refused."""
+    raise _no_templates()
+
   def _encode_pair(
     self, context: str, continuation: str
   ) -> tuple[np.ndarray, np.ndarray]:
@@ -259,3 +270,10 @@ class HarnessModel(harness_model.LM):
       bar.update(len(scores))
     bar.close()
     return [found[index] for index in range(len(rows))]
+
+
+def _no_templates() -> errors.UserError:
+  return errors.UserError(
+    "there are no chat templates here (docs/text.md): leave out "
+    "--apply_chat_template, or write the template into the task's texts."
+  )
