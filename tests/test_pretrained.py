@@ -490,6 +490,8 @@ def test_a_folder_without_a_model_is_refused(tmp_path, folder):
     transformer_xl.UserError, match="; set parameters=raw, or"
   ):
     transformer_xl.load(folder, parameters="ema")
+  with pytest.raises(transformer_xl.UserError, match="is no run of adapters"):
+    transformer_xl.load(folder, init_from=folder)
   (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
   with pytest.raises(transformer_xl.UserError, match="only llama, mistral"):
     transformer_xl.load(tmp_path)

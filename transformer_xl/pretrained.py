@@ -455,6 +455,11 @@ def _read_run(
 ) -> tuple[trained_model.TrainedModel, vocabulary_lib.Vocabulary]:
   """The checkpoint of a run, and its vocabulary; `values` are by field."""
   config = load_lib.from_config_dict(load_lib.saved(folder))
+  if "train.init_from" in values and not config.train.lora.rank:
+    raise errors.UserError(
+      f"{folder} is no run of adapters, so it has no base elsewhere: leave "
+      "init_from out."
+    )
   with arguments.in_words_of_python([*values, "train.init_from"]):
     config = load_lib.changed(config, values)
     config, vocabulary = run_vocabulary.load_for(config, folder)
