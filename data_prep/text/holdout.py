@@ -165,20 +165,35 @@ def _cut_at(
       return position + _end_of_words(
         piece.data,
         int(target) - position,
-        lowest=max(int(lowest) - position, 0),
-        highest=max(int(highest) - position, 0),
+        lowest=int(lowest) - position,
+        highest=int(highest) - position,
+        starts_document=piece.starts_document,
       )
     position += len(piece.data)
   return position
 
 
-def _end_of_words(data: bytes, near: int, *, lowest: int, highest: int) -> int:
-  """Returns where to cut data: after a line, else a word, else a character."""
+def _end_of_words(
+  data: bytes,
+  near: int,
+  *,
+  lowest: int,
+  highest: int,
+  starts_document: bool,
+) -> int:
+  """Returns where to cut data: after a line, else a word, else a character.
+
+  It is more than `lowest`, which may lie before the data, and at most
+  `highest`. A document begins after a line.
+  """
+  first = max(lowest, 0)
   for separator in (b"\n", b" "):
     if end := data.find(separator, near, highest) + 1:
       return end
-    if end := data.rfind(separator, lowest, near) + 1:
+    if end := data.rfind(separator, first, near) + 1:
       return end
+    if starts_document and lowest < 0:
+      return 0
   while 0 < near < len(data) and data[near] & 0xC0 == 0x80:
     near -= 1  # Back to the first byte of a UTF-8 character.
   return near

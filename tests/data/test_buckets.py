@@ -58,13 +58,13 @@ def test_a_split_is_copied_once(dataset, tmp_path):
 )
 def test_a_damaged_copy_is_replaced(dataset, tmp_path, name, content):
   intact = token_file.open_split(dataset, "train")
-  [path] = copies(tmp_path)
-  path.with_name(name).write_bytes(content)
+  [path] = (tmp_path / "cache").rglob(name)
+  path.write_bytes(content)
   again = token_file.open_split(dataset, "train")
   np.testing.assert_array_equal(again.tokens, TEXT)
   np.testing.assert_array_equal(again.documents, intact.documents)
   expected = (epath.Path(dataset) / name).read_bytes()
-  assert path.with_name(name).read_bytes() == expected
+  assert path.read_bytes() == expected
 
 
 def test_a_copy_with_another_token_is_replaced(dataset, tmp_path):
