@@ -153,8 +153,9 @@ def _splits_of_data(files: list[TextFile]) -> dict[TextFile, str | None]:
   for file in data:
     title = _split_of_title(file)
     folder = folders[file]
-    hints = (folder, title) if by_folder else (title, folder)
-    likely[file] = exact[file] or hints[0] or hints[1]
+    likely[file] = exact[file] or (
+      (folder or title) if by_folder else (title or folder)
+    )
   return likely if "train" in likely.values() else exact
 
 
