@@ -115,19 +115,15 @@ def divide(
       split: functools.partial(_documents, text, *limits)
       for split, limits in ranges.items()
     }
+  targets = [0.0]
+  for end in ends:
+    targets.append(end * total)
+  middles = [(a + b) / 2 for a, b in itertools.pairwise(targets)]
   cuts = [0]
-  targets = [0.0, *(end * total for end in ends)]
-  for before, target, after in zip(
-    targets, targets[1:], targets[2:], strict=False
+  for target, (lowest, highest) in zip(
+    targets[1:-1], itertools.pairwise(middles), strict=True
   ):
-    cuts.append(
-      _cut_at(
-        text,
-        target,
-        lowest=(before + target) / 2,
-        highest=(target + after) / 2,
-      )
-    )
+    cuts.append(_cut_at(text, target, lowest=lowest, highest=highest))
   cuts.append(total + 1)  # Empty documents at the end are at the end.
   return {
     split: functools.partial(_stretch, text, start, stop)
