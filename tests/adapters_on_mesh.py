@@ -65,7 +65,7 @@ def main():
   source = runs.write(data_dir, f"{folder}/source", **SIZES)
   _, _, one = train(data_dir, folder, 1)
   config, mesh, two = train(data_dir, folder, 2)
-  place, _ = programs.sharded_abstract_state(config.recipe, mesh)
+  place = programs.sharded_abstract_state(config.recipe, mesh)[0]
   name = ("layers", "0", "attention", "query")
   base = traverse_util.flatten_dict(place.base)[name]
   adapter = traverse_util.flatten_dict(two.params)[(*name[:-1], "query_lora_a")]

@@ -76,7 +76,8 @@ def run(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _start(case, logs):
   child = os.fork()
   if child == 0:
-    _become(ORDINARY | case, *(log.fileno() for log in logs))
+    stdout, stderr = logs
+    _become(ORDINARY | case, stdout.fileno(), stderr.fileno())
   return child
 
 

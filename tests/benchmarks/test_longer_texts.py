@@ -69,7 +69,8 @@ def test_the_far_answers_of_a_longer_text_are_counted(run):
 
   tokens = np.asarray(text.file.tokens)
   starts = np.asarray(text.file.documents)
-  documents, answers = [], []
+  documents = []
+  answers = []
   for place, distance in zip(
     text.answers.positions, text.answers.distances, strict=True
   ):

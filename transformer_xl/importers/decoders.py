@@ -314,7 +314,7 @@ def _kind(
     window = lengths.mem_len + (config.same_length_window != "mem_len")
   options = (config.qkv_bias, config.qk_norm)
   if options == (False, False):
-    # Of a Llama, transformers divides the width by the heads.
+    # For transformers, the number of heads of a Llama must divide its width.
     if window is None and config.model_dim % config.num_heads == 0:
       return "Llama", {}
     return "Mistral", {"sliding_window": window}

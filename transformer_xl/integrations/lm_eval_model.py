@@ -93,7 +93,8 @@ class HarnessModel(harness_model.LM):
     options = self.model.config.score
     # Of an import's vocabulary alone.
     roles = getattr(self.model.vocabulary, "roles", {})
-    start, self._end = (roles.get(f"{n}_token", "") for n in ("bos", "eos"))
+    start = roles.get("bos_token", "")
+    self._end = roles.get("eos_token", "")
     known = options.prefix if prefix is None else prefix
     # A start token that its tokenizer puts in front of no text begins those
     # without a context alone, as for the harness's own models.
