@@ -111,7 +111,7 @@ class Vocabulary:
       whole[: len(before)], before
     ):
       return before, whole[len(before) :]
-    return before, self._encode_cut(before, text, self.decode(whole))
+    return before, self._encode_cut(before, text, whole)
 
   def encode_bytes(self, data: bytes) -> Ids:
     """Returns ids [num_tokens] of UTF-8; a byte vocabulary takes any bytes."""
@@ -137,10 +137,10 @@ class Vocabulary:
     """Whether no token of `context + text` has characters of both."""
     return True
 
-  def _encode_cut(self, before: Ids, text: str, whole: str) -> Ids:
+  def _encode_cut(self, before: Ids, text: str, whole: Ids) -> Ids:
     """Returns the ids of a text that begins inside a token.
 
-    Behind the ids `before` they are decoded as `whole`, if that can be.
+    Behind the ids `before` they are decoded as `whole` is, if that can be.
     """
     return self.encode(text)
 
@@ -310,7 +310,8 @@ class SubwordVocabulary(Vocabulary):
     places = self._subwords(context + text).offsets
     return all(stop <= end or start >= end for start, stop in places)
 
-  def _encode_cut(self, before: Ids, text: str, whole: str) -> Ids:
+  def _encode_cut(self, before: Ids, text: str, whole: Ids) -> Ids:
+    decoded = self.decode(whole)
     # Some put a space before a text, but not before what is behind an anchor.
     for anchor in ("", *_ANCHORS):
       start = self.encode(anchor)
@@ -318,7 +319,7 @@ class SubwordVocabulary(Vocabulary):
       if (
         self._begins_token(anchor, text)
         and np.array_equal(ids[: len(start)], start)
-        and self.decode(np.concatenate([before, ids[len(start) :]])) == whole
+        and self.decode(np.concatenate([before, ids[len(start) :]])) == decoded
       ):
         return ids[len(start) :]
     return self.encode(text)
