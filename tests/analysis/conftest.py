@@ -1,6 +1,5 @@
 """The tiny dataset, and the training without time, that these tests share."""
 
-import pathlib
 import signal
 
 import pytest
@@ -8,6 +7,7 @@ from matplotlib import figure
 
 from tests import corpus
 from tests import shared_programs
+from tests.analysis import runs as runs_lib
 from transformer_xl import errors
 from transformer_xl.analysis import ablation
 from transformer_xl.analysis import costs
@@ -67,11 +67,7 @@ def trained(monkeypatch):
     losses = dict.fromkeys(lengths, runs.loss(model.config))
     return trials.Measurement(losses, bins={})
 
-  def touch(figure, path, **options):
-    del figure, options
-    pathlib.Path(path).touch()
-
-  monkeypatch.setattr(figure.Figure, "savefig", touch)
+  monkeypatch.setattr(figure.Figure, "savefig", runs_lib.save_no_picture)
   monkeypatch.setattr(trials.loop, "train", train)
   monkeypatch.setattr(trials.evaluate, "load", Model)
   monkeypatch.setattr(study, "measure", measure)
