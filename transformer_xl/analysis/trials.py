@@ -175,18 +175,28 @@ def measure(
     model = evaluate.load(config, trial.folder)
     measurement = measure_model(model, lengths)
     found = Measured(
-      losses=measurement.losses,
+      losses={
+        length: _finite_or_infinite(loss)
+        for length, loss in measurement.losses.items()
+      },
       num_parameters=network.num_parameters(model.params),
       checkpoint_step=model.step,
-      bins=measurement.bins,
+      bins={
+        length: [*map(_finite_or_infinite, values)]
+        for length, values in measurement.bins.items()
+      },
       seconds=kept["seconds"] + time.perf_counter() - start,
       **provenance(),
     )
   kept["seconds"] = found.seconds
   kept["measured"].append({"asked": asked, **found._asdict()})
   _write(trial.folder, kept)
-  # As every other worker has it, where a loss that is no number is infinite.
-  return _measured_before(_read(trial.folder)["measured"][-1])
+  return found
+
+
+def _finite_or_infinite(loss: float) -> float:
+  """The loss, or infinity, as it is read back, if it is not a number."""
+  return loss if math.isfinite(loss) else math.inf
 
 
 def _asked(
