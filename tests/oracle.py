@@ -12,7 +12,8 @@ each lane, a list with one entry for each layer. Where a layer attends, these
 are the true states [m, D], oldest first; m is what the lane has seen, and not
 what it may at most see. A compressive layer has all states of the document, and
 slots are made of them anew for each segment. A recurrent layer has a state of
-its own (`oracles/`). Tokens are [B, T].
+its own (`oracles/`). Behind the layers stand the memory tokens that the segment
+before has written, [S, D], or None before the first. Tokens are [B, T].
 
 `config` is a `ModelConfig`, or anything with its attributes. `params` is the
 package's tree, as arrays of any kind. Layers are at their place in the pattern,
@@ -26,6 +27,7 @@ such as `layers/0`, stacked in front, N:
     layers/*/positions         [N, R, D]: only "absolute_per_layer"
     layers/*/attention/content_bias, position_bias  [N, H, Dh]: u, v if untied;
     content_bias, position_bias                    [H, Dh] if shared
+    memory_tokens                                  [S, D]
     layers/*/feed_forward/in_kernel, in_bias       [N, D, F], [N, F]
     layers/*/feed_forward/out_kernel, out_bias     [N, F, D], [N, D]
     layers/*/*_norm/scale, bias                    [N, D]
@@ -90,7 +92,8 @@ def start(config, *, batch_size: int, mem_len: int) -> list[Lane]:
   """The memory before the first token."""
   layers = _layers(config, mem_len, same_length=False)
   return [
-    [_empty(config, layer) for layer in layers] for _ in range(batch_size)
+    [*(_empty(config, layer) for layer in layers), None]
+    for _ in range(batch_size)
   ]
 
 
@@ -160,21 +163,39 @@ def waiting(config, num_read: int) -> int:
 
 
 def _read_documents(reader: Reader, tokens, resets, lane: Lane):
-  """A reset is nothing but a cut, after which memory is that of the start."""
+  """A reset is nothing but a cut, after which memory is that of the start.
+
+  Memory tokens stand before the first document of a segment and behind its
+  last.
+  """
+  config = reader.config
+  nothing = np.zeros((0, config.model_dim))
+  first = nothing
+  if config.num_memory_tokens:
+    first = reader.params["memory_tokens"] * math.sqrt(config.model_dim)
   cuts = [0, *[int(cut) for cut in np.flatnonzero(resets) if cut], len(tokens)]
   parts = []
+  *lane, held = lane
   for begin, end in itertools.pairwise(cuts):
     if resets[begin]:
-      lane = [_empty(reader.config, layer) for layer in reader.layers]
-    log_probs, lane = _read(reader, tokens[begin:end], lane, begin)
-    parts.append(log_probs)
-  return np.concatenate(parts), lane
+      lane = [_empty(config, layer) for layer in reader.layers]
+    if resets[begin] or held is None:
+      held = first
+    front = nothing if begin else held
+    behind = held if end == len(tokens) else nothing
+    vectors = embed(reader.params, config, tokens[begin:end])
+    rows = np.concatenate([front, vectors, behind])
+    hidden, lane = _read(reader, rows, lane, begin)
+    _, of_tokens, written = np.split(
+      hidden, [len(front), len(front) + len(vectors)]
+    )
+    parts.append(log_probs(reader.params, config, of_tokens))
+  return np.concatenate(parts), [*lane, written]
 
 
-def _read(reader: Reader, tokens, lane: Lane, begin: int):
-  """Tokens from position `begin` of the segment on."""
-  hidden = embed(reader.params, reader.config, tokens)
-  places = range(begin, begin + len(tokens))
+def _read(reader: Reader, hidden, lane: Lane, begin: int):
+  """Vectors from position `begin` of the segment on."""
+  places = range(begin, begin + len(hidden))
   encoding = oracles.of(reader.config.encoding)
   if hasattr(encoding, "embedded"):
     hidden = hidden + [
@@ -189,7 +210,7 @@ def _read(reader: Reader, tokens, lane: Lane, begin: int):
     next_lane.append(after)
   if reader.config.final_norm:
     hidden = _norm(reader.config, hidden, reader.params["final_norm"])
-  return log_probs(reader.params, reader.config, hidden), next_lane
+  return hidden, next_lane
 
 
 def _layer_params(reader: Reader, index: int) -> dict:

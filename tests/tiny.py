@@ -53,7 +53,8 @@ def config_dict(**updates: Any) -> ml_collections.ConfigDict:
 def model_config(**updates: Any) -> schema.ModelConfig:
   """A tiny model; updates name its fields, such as `compressive.rate`."""
   config = config_dict(
-    **{f"model.{name}": value for name, value in updates.items()}
+    **{f"model.{name}": value for name, value in updates.items()},
+    **{"train.gradient_segments": 2},  # Memory tokens are trained by these.
   )
   return load.from_config_dict(config).model
 

@@ -39,6 +39,9 @@ CASES = (
   Case(3, 7, 2, None, MODERN),
   # Gated residuals.
   Case(3, 4, 0, None, {"residual": "gru", "pre_norm": True}),
+  # Memory tokens beside memory, and alone.
+  Case(3, 7, 4, None, {"num_memory_tokens": 2}),
+  Case(4, 0, 0, None, {"num_memory_tokens": 3, "pre_norm": True}),
   # Layers that remember less, repeated, with a limit that is not reached.
   Case(
     *(3, 7, 4, None),
@@ -65,6 +68,10 @@ REST = (
   ),
   Case(3, 4, 0, None, {"norm": "rms", "untie_biases": True}),
   Case(3, 4, 0, None, {"residual": "gru", "layers": (kinds.recurrent(),)}),
+  Case(
+    *(3, 4, 0, "mem_len"),
+    {"num_memory_tokens": 2, "layers": (kinds.recurrent(), "attention")},
+  ),
   Case(4, 4, 0, None, ZEROS),
   Case(1, 4, 0, None, ZEROS),
   Case(2, 1, 0, None, ZEROS),

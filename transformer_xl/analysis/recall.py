@@ -232,6 +232,8 @@ def reach(
   the state of a recurrent network, or none that a formula gives, as for slots
   in a window.
   """
+  if model.num_memory_tokens:
+    return None
   # The tokens that are read at once; without memory, the context is.
   segment_len = evaluation.read_len
   lengths = []

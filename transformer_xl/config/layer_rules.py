@@ -36,12 +36,58 @@ def check(model: schema.ModelConfig) -> None:
       )
 
 
+def check_memory_tokens(config: schema.ExperimentConfig) -> None:
+  """Raises a UserError where memory tokens cannot be read or trained.
+
+  docs/specification.md, section 32.
+  """
+  count = config.model.num_memory_tokens
+  if not count:
+    return
+  what = f"model.num_memory_tokens={count}"
+  for name in (
+    "train.context_len",
+    "train.segment_len_std",
+    "eval.context_len",
+  ):
+    value = config.value_of(name)
+    if value:
+      raise errors.UserError(
+        f"{what} writes memory tokens behind each segment, whose tokens may be "
+        f"neither padding nor read again, and {name} is {value}; set "
+        f"--config.{name}=0."
+      )
+  if config.model.memory_start == "zeros":
+    raise errors.UserError(
+      f"{what} needs a start of the text before which nothing is seen; set "
+      "--config.model.memory_start=masked."
+    )
+  if registry.encodings[config.model.encoding].counts_from_segment:
+    raise errors.UserError(
+      f"{what} needs an encoding of distances, and model.encoding="
+      f"{config.model.encoding} counts tokens from the start of a segment; set "
+      "--config.model.encoding=relative."
+    )
+  if config.train.gradient_segments == 1:
+    raise errors.UserError(
+      f"{what} learns what to write from the segment that reads it, and "
+      "train.gradient_segments=1 passes no gradient from there; set "
+      "--config.train.gradient_segments=2."
+    )
+
+
 def require_attention(model: schema.ModelConfig, what: str) -> None:
-  """Raises a UserError for a model without attention."""
+  """Raises a UserError for a model without attention to tokens alone."""
   if not model.has_attention:
     raise errors.UserError(
       f"{what} needs attention, which a model with model.layers={model.layers} "
       "does not have; name a run whose model.layers have some."
+    )
+  if model.num_memory_tokens:
+    raise errors.UserError(
+      f"{what} needs attention to tokens, and this model attends to memory "
+      f"tokens, too: model.num_memory_tokens is {model.num_memory_tokens}; "
+      "name a run without."
     )
 
 
@@ -55,6 +101,12 @@ def require_memory_of_tokens(model: schema.ModelConfig, field: str) -> None:
     raise errors.UserError(
       f"{field} limits what is seen of the memory, and with model.memory_start="
       "zeros all of it is seen; set --config.model.memory_start=masked, or "
+      f"--config.{field}=-1."
+    )
+  if model.num_memory_tokens:
+    raise errors.UserError(
+      f"{field} limits what is seen of earlier segments, and memory tokens are "
+      f"always seen; set --config.model.num_memory_tokens=0, or "
       f"--config.{field}=-1."
     )
   for name in sorted(model.mixers):

@@ -84,6 +84,9 @@ class ModelConfig(Group):
   residual: str = field("add", ("add", "gru"))
   """How the outputs of sub-layers join the residual stream: added, or through
   the gate of GTrXL with six matrices (Parisotto et al. 2019)."""
+  num_memory_tokens: int = field(0, "0 or more")
+  """Number of vectors that are read before the tokens of a segment and written
+  behind them, for the next one to read (Bulatov et al. 2022)."""
   qk_norm: bool = field(False)
   """Divide each head's queries and keys by their root mean square, times a
   learned scale."""

@@ -58,6 +58,7 @@ class Encoding(Registered, Protocol):
   clamps: ClassVar[bool]
   rotates: ClassVar[bool]
   has_table: ClassVar[bool]
+  counts_from_segment: ClassVar[bool]
 
   @staticmethod
   def check(config: Any) -> None:

@@ -84,7 +84,9 @@ class Model(implementation.Facts):
     self.own_positions = encodings.of(config).counts_from_segment
     self.unequal = any(layer.limit for layer in pattern.places(config))
     self.compresses = not all(kind.keys_are_tokens for kind in kinds)
-    self.writes = any(kind.writes_segments for kind in kinds)
+    self.writes = config.num_memory_tokens > 0 or any(
+      kind.writes_segments for kind in kinds
+    )
     self.retrieves = not all(kind.has_gradient_to_memory for kind in kinds)
     reaches = [kind.sure_reach for kind in kinds if kind.sure_reach is not None]
     self.sure_reach = min(reaches, default=None)

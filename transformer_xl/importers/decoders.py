@@ -299,6 +299,7 @@ def _is_decoder(config: schema.ModelConfig) -> bool:
     **{"pre_norm": True, "final_norm": True, "scale_embeddings": False},
     **{"softmax_bias": False, "memory_start": "masked", "cutoffs": ()},
     **{"div_val": 1, "embed_dim": config.model_dim, "residual": "add"},
+    "num_memory_tokens": 0,
   }
   return config.attends_everywhere and all(
     getattr(config, name) == value for name, value in wanted.items()

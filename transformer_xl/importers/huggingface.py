@@ -295,6 +295,11 @@ def config_fields(
       f"model.residual={config.residual} cannot be exported; the file for "
       "transformers has add."
     )
+  if config.num_memory_tokens:
+    raise errors.UserError(
+      f"model.num_memory_tokens={config.num_memory_tokens} cannot be exported; "
+      "the file for transformers has none."
+    )
   if config.encoding not in ENCODINGS:
     raise errors.UserError(
       f"model.encoding={config.encoding} cannot be exported; the file for "

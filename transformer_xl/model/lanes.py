@@ -81,5 +81,11 @@ def _map_lanes(
     has_lanes = array.ndim - first_axes > 1
     return function(array, 1 if has_lanes else None)
 
-  layers = jax.tree.map(apply, state.layers)
-  return network.State(layers, function(state.length, 0))
+  def by_lanes(array: jax.Array) -> jax.Array:
+    return function(array, 0)
+
+  return network.State(
+    jax.tree.map(apply, state.layers),
+    by_lanes(state.length),
+    jax.tree.map(by_lanes, state.memory_tokens),
+  )

@@ -26,6 +26,7 @@ from transformer_xl.config import precision
 from transformer_xl.config import schema
 from transformer_xl.model import block
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import memory_tokens as memory_tokens_lib
 from transformer_xl.model import norm
 from transformer_xl.model import pattern
 from transformer_xl.model import visibility
@@ -40,11 +41,15 @@ class State(NamedTuple):
     layers: for each place of the pattern, the states of its layers, with the
       turns of the pattern in front, [N / P, B, ...]. An array without lanes is
       [N / P].
-    length: tokens of its document that each lane has read.
+    length: tokens of its document that each lane has read, with the memory
+      tokens among them.
+    memory_tokens: what the last segment has written for the next; None if the
+      model has none.
   """
 
   layers: tuple[mixer_lib.LayerState, ...]
   length: jt.Int[shapes.Array, "B"]
+  memory_tokens: memory_tokens_lib.Vectors | None = None
 
   def partition_specs(self) -> "State":
     """The state's PartitionSpecs, which split it by lanes.
@@ -58,7 +63,8 @@ class State(NamedTuple):
       lambda leaf: by_lanes if leaf.ndim > 1 else P(), self.layers
     )
     length = mesh_lib.spec(mesh_lib.LANES)
-    return State(layers, length)
+    vectors = None if self.memory_tokens is None else length
+    return State(layers, length, vectors)
 
 
 class Layers(nn.Module):
@@ -80,6 +86,7 @@ class Layers(nn.Module):
     precision.require_32_bits()
     config = self.config
     self.biases = encodings.of(config).shared_biases(self)
+    self.first_memory_tokens = memory_tokens_lib.first_vectors(self)
     self.layers = block.scanned(config, self.settings)
     if config.final_norm:
       self.final_norm = norm.Norm(config)
@@ -137,6 +144,15 @@ class Layers(nn.Module):
     all that are remembered. The next state remembers the same in both cases.
     """
     config = self.config
+    first = self.first_memory_tokens
+    if first is not None:
+      assert state.memory_tokens is not None
+      held = state.memory_tokens
+      if not self.settings.trains_memory:
+        held = jax.lax.stop_gradient(held)
+      vectors, resets = memory_tokens_lib.around(
+        vectors, resets, state.length, held, first
+      )
     segment_len = vectors.shape[1]
     shared = share(state.length, resets, vectors.shape[:2])
     length = visibility.next_length(
@@ -162,7 +178,13 @@ class Layers(nn.Module):
     hidden, kept = self.layers(hidden, state.layers, shared)
     hidden = self.finish(hidden)
     layers = tuple(of_layers.state for of_layers in kept)
-    return hidden, State(layers, length), kept
+    written = None
+    if first is not None:
+      size = len(first)
+      written = hidden[:, -size:]
+      hidden = hidden[:, size:-size]
+      kept = tuple(of_layers.of_rows(size, -size) for of_layers in kept)
+    return hidden, State(layers, length, written), kept
 
   def enter(
     self,
@@ -272,6 +294,7 @@ def empty_state(
   return State(
     tuple(jax.tree.map(stacked, layers)),
     jnp.zeros((batch_size,), jnp.int32),
+    memory_tokens_lib.empty(config, batch_size),
   )
 
 

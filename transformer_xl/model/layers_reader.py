@@ -27,6 +27,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import block
 from transformer_xl.model import layers as layers_lib
+from transformer_xl.model import memory_tokens as memory_tokens_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import pattern
 from transformer_xl.model import ring
@@ -55,12 +56,15 @@ class ReaderState(NamedTuple):
     length: tokens of its document that each lane has read.
     position: position of the next token in its segment.
     num_read: tokens that were read in all; it may overflow.
+    memory_tokens: those in front of the segment, which are read behind it, too;
+      None if the model has none. They count as tokens in all the rest.
   """
 
   layers: tuple[mixer_lib.LayerState, ...]
   length: jt.Int[shapes.Array, "B"]
   position: jt.Int[shapes.Array, ""]
   num_read: jt.Int[shapes.Array, ""]
+  memory_tokens: memory_tokens_lib.Vectors | None = None
 
   @property
   def num_lanes(self) -> int:
@@ -79,7 +83,11 @@ class ReaderState(NamedTuple):
       )
 
     layers = tuple(map(repeated, self.layers))
-    return self._replace(layers=layers, length=jnp.repeat(self.length, count))
+    length, vectors = jax.tree.map(
+      lambda leaf: jnp.repeat(leaf, count, axis=0),
+      (self.length, self.memory_tokens),
+    )
+    return self._replace(layers=layers, length=length, memory_tokens=vectors)
 
   def partition_specs(self) -> "ReaderState":
     """The state's PartitionSpecs: by lanes, and for rings by heads as well."""
@@ -94,7 +102,13 @@ class ReaderState(NamedTuple):
     layers = tuple(map(specs, self.layers))
     by_lanes = mesh_lib.spec(mesh_lib.LANES)
     whole = mesh_lib.spec()
-    return ReaderState(layers, length=by_lanes, position=whole, num_read=whole)
+    return ReaderState(
+      layers,
+      length=by_lanes,
+      position=whole,
+      num_read=whole,
+      memory_tokens=None if self.memory_tokens is None else by_lanes,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +182,7 @@ class LayersReader:
           frozen.layers[index][place.name],
           batch_size=batch_size,
           mem_len=mem_len,
-          step_len=self._step_len,
+          step_len=self._num_slots_of_step,
         )
       else:
         state = self._empty_state(place, batch_size=batch_size)
@@ -179,6 +193,7 @@ class LayersReader:
       length=jnp.zeros((batch_size,), jnp.int32),
       position=jnp.zeros((), jnp.int32),
       num_read=jnp.zeros((), jnp.int32),
+      memory_tokens=memory_tokens_lib.empty(self.config, batch_size),
     )
 
   def for_tokens(
@@ -240,8 +255,119 @@ class LayersReader:
         that is not known, and results are wrong), or there are `resets` and a
         `count`.
     """
-    self._check_step(state, vectors.shape[1])
     _check_padding(resets, count)
+    if self.config.num_memory_tokens:
+      is_whole = vectors.shape[1] == self.segment_len and self.step_len != 1
+      if is_whole and count is None:
+        return self._read_whole_segment(frozen, state, vectors, resets)
+      state, resets = self._between_segments(frozen, state, resets)
+    self._check_step(state, vectors.shape[1])
+    return self._read_rows(frozen, state, vectors, resets, count)
+
+  def _read_whole_segment(
+    self,
+    frozen: Frozen,
+    state: ReaderState,
+    vectors: shapes.Hidden,
+    resets: shapes.Resets | None,
+  ) -> tuple[tuple[shapes.Hidden, ...], ReaderState]:
+    """What `read_layers` returns, of a segment and its memory tokens at once.
+
+    As in training, all of it sees the same memory.
+    """
+    layers = self._bound(frozen.outside)
+    size = self.config.num_memory_tokens
+    first = layers.first_memory_tokens
+    assert first is not None
+    assert state.memory_tokens is not None
+    rows, row_resets = memory_tokens_lib.around(
+      vectors, resets, state.length, state.memory_tokens, first
+    )
+    outputs, state = self._read_rows(frozen, state, rows, row_resets, None)
+    written = layers.finish(outputs[-1][:, -size:])
+    of_tokens = tuple(output[:, size:-size] for output in outputs)
+    return of_tokens, state._replace(memory_tokens=written)
+
+  def _between_segments(
+    self, frozen: Frozen, state: ReaderState, resets: shapes.Resets | None
+  ) -> tuple[ReaderState, shapes.Resets | None]:
+    """Reads the memory tokens that stand before the next token, if any do.
+
+    Returns:
+      The next state, and the resets that are left for the tokens: a document
+      that starts with a segment starts with its memory tokens.
+    """
+    first = self._bound(frozen.outside).first_memory_tokens
+    assert first is not None
+    starts = None if resets is None else resets[:, 0]
+
+    def write(state: ReaderState) -> ReaderState:
+      written, state = self._read_memory_tokens(frozen, state, None)
+      return state._replace(memory_tokens=written)
+
+    def read(state: ReaderState) -> ReaderState:
+      is_new = state.length == 0
+      if starts is not None:
+        is_new = is_new | starts
+      state = _restarted(state, is_new, first)
+      _, state = self._read_memory_tokens(frozen, state, starts)
+      return state
+
+    def same(state: ReaderState) -> ReaderState:
+      return state
+
+    is_end = state.position == self._end_of_tokens
+    state = jax.lax.cond(is_end, write, same, state)
+    is_start = state.position == 0
+    state = jax.lax.cond(is_start, read, same, state)
+    if resets is None:
+      return state, None
+    resets = jnp.asarray(resets).at[:, 0].set(resets[:, 0] & ~is_start)
+    # What is written of a document has nothing of the one before.
+    return _restarted(state, jnp.any(resets, axis=1), first), resets
+
+  def _read_memory_tokens(
+    self,
+    frozen: Frozen,
+    state: ReaderState,
+    starts: jt.Bool[shapes.Array, "B"] | None,
+  ) -> tuple[memory_tokens_lib.Vectors, ReaderState]:
+    """What the layers make of the memory tokens, and the next state.
+
+    `starts` are lanes whose document starts with them, None if none does.
+    """
+    vectors = state.memory_tokens
+    assert vectors is not None
+    resets = None
+    if starts is not None:
+      resets = jnp.zeros(vectors.shape[:2], bool).at[:, 0].set(starts)
+
+    def read(
+      state: ReaderState,
+      rows: tuple[memory_tokens_lib.Vectors, shapes.Resets | None],
+    ) -> tuple[ReaderState, shapes.Hidden]:
+      outputs, state = self._read_rows(frozen, state, *rows, None)
+      return state, outputs[-1]
+
+    if self.step_len != 1:
+      state, last = read(state, (vectors, resets))
+    else:  # There are no more slots than for one.
+      one_by_one = jax.tree.map(
+        lambda rows: jnp.swapaxes(rows, 0, 1)[:, :, None], (vectors, resets)
+      )
+      state, last = jax.lax.scan(read, state, one_by_one)
+      last = jnp.swapaxes(last[:, :, 0], 0, 1)
+    return self._bound(frozen.outside).finish(last), state
+
+  def _read_rows(
+    self,
+    frozen: Frozen,
+    state: ReaderState,
+    vectors: shapes.Hidden,
+    resets: shapes.Resets | None,
+    count: jt.Int[shapes.Array, ""] | None,
+  ) -> tuple[tuple[shapes.Hidden, ...], ReaderState]:
+    """What `read_layers` returns, of vectors that follow those before them."""
     layers = self._bound(frozen.outside)
     shared = layers_lib.share(state.length, resets, vectors.shape[:2])
     shared = shared._replace(
@@ -283,12 +409,12 @@ class LayersReader:
       states.append(kept.state)
 
     num_tokens = vectors.shape[1] if count is None else count
-    next_state = ReaderState(
-      tuple(states),
+    next_state = state._replace(
+      layers=tuple(states),
       length=visibility.next_length(
         shared.length, shared.since_reset, num_tokens
       ),
-      position=(state.position + num_tokens) % self.segment_len,
+      position=(state.position + num_tokens) % self._num_rows,
       num_read=state.num_read + num_tokens,
     )
     return tuple(outputs), next_state
@@ -316,14 +442,23 @@ class LayersReader:
     return Frozen(outside, tuple(layers))
 
   def _check_step(self, state: ReaderState, num_vectors: int) -> None:
-    """Raises a UserError for a step that would be written around a ring."""
+    """Raises a UserError for a step that would be written around a ring.
+
+    A model with memory tokens reads them between two segments, so a step may
+    not be a part of both.
+    """
+    is_in_two = (
+      self.config.num_memory_tokens > 0
+      and not isinstance(state.position, jax.core.Tracer)
+      and int(state.position) + num_vectors > self._end_of_tokens
+    )
     if num_vectors > self._step_len:
       raise errors.UserError(
         f"a step has {num_vectors} vectors and this reader takes "
         f"{self._step_len} at most (segment_len, or step_len): read them in "
         "parts."
       )
-    if ring.wraps(state.layers, num_vectors):
+    if is_in_two or ring.wraps(state.layers, num_vectors):
       raise errors.UserError(
         f"a step of {num_vectors} vectors does not fit behind those before it: "
         "read whole segments, then at most one shorter step, then single "
@@ -336,9 +471,8 @@ class LayersReader:
     Its tokens see those before them in the segment, which steps that are parts
     of it have to remember. Streaming forms do so by themselves.
     """
-    steps_are_parts = not self.whole_steps and self.segment_len > 1
     is_stream = place.mixer.streaming is not None
-    return self.mem_len == 0 and steps_are_parts and not is_stream
+    return self.mem_len == 0 and self._reads_parts and not is_stream
 
   def _emptied_before_segment(
     self,
@@ -360,12 +494,12 @@ class LayersReader:
     """The state of a layer without a streaming form before the first token."""
     mem_len = place.mem_len(self.mem_len)
     if self._holds_segment(place):  # All of it: a limit is for what is before.
-      mem_len = self.segment_len
+      mem_len = self._num_rows
     return place.mixer.empty_state(
       self.config,
       batch_size=batch_size,
       mem_len=mem_len,
-      step_len=self._step_len if self.whole_steps else 1,
+      step_len=1 if self._reads_parts else self._step_len,
     )
 
   def settings_of(self, place: pattern.Place) -> mixer_lib.Settings:
@@ -381,6 +515,28 @@ class LayersReader:
     if self.mem_len == 0:  # A step sees the segment that it completes.
       return self.segment_len
     return self.step_len or self.segment_len
+
+  @property
+  def _num_slots_of_step(self) -> int:
+    """How many slots a ring has room for at a time."""
+    if self._step_len == self.segment_len:
+      return self._num_rows
+    return self._step_len
+
+  @property
+  def _num_rows(self) -> int:
+    """How many vectors the layers read of a segment."""
+    return memory_tokens_lib.num_rows(self.config, self.segment_len)
+
+  @property
+  def _end_of_tokens(self) -> int:
+    """Position behind the last token of a segment."""
+    return self._num_rows - self.config.num_memory_tokens
+
+  @property
+  def _reads_parts(self) -> bool:
+    """Whether a segment is read in steps that are parts of it."""
+    return not self.whole_steps and self._num_rows > 1
 
   def _bound(self, outside: shapes.PyTree) -> layers_lib.Layers:
     model = layers_lib.Layers(self.config)
@@ -398,6 +554,17 @@ def layer_splits(splits: mesh_lib.Splits, number: int) -> mesh_lib.Splits:
     for path, split in splits.items()
     if path[:2] == ("layers", str(number))
   }
+
+
+def _restarted(
+  state: ReaderState,
+  is_new: jt.Bool[shapes.Array, "B"],
+  first: jt.Float[shapes.Array, "S D"],
+) -> ReaderState:
+  """The state with the first memory tokens in lanes whose document is new."""
+  assert state.memory_tokens is not None
+  held = memory_tokens_lib.where_new(is_new, first, state.memory_tokens)
+  return state._replace(memory_tokens=held)
 
 
 def _check_padding(
@@ -467,5 +634,5 @@ def _freeze_layer(
     own,
     name=place.name,
     biases=biases,
-    step_len=reader._step_len,
+    step_len=reader._num_slots_of_step,
   )

@@ -31,6 +31,7 @@ from transformer_xl.model import auxiliary_predictions
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import feed_forward
 from transformer_xl.model import layers as layers_lib
+from transformer_xl.model import memory_tokens
 from transformer_xl.model import parameters
 from transformer_xl.model import pattern
 from transformer_xl.model import residual
@@ -311,10 +312,12 @@ def forward_flops_per_token(
   Counted are the mixers, feed-forward parts and gates of all layers, and for
   words of the shortlist the softmax and the projections of its input and
   output. Not counted are tail clusters, which most tokens do not need.
-  `step_len` tokens are read at a time, 0 for whole segments.
+  `step_len` tokens are read at a time, 0 for whole segments. Layers read memory
+  tokens as well, whose work the tokens of the segment share.
   """
+  num_rows = memory_tokens.num_rows(config, segment_len)
   reading = mixer_lib.Reading(
-    segment_len=segment_len,
+    segment_len=num_rows,
     mem_len=mem_len,
     context_len=context_len,
     same_length=same_length,
@@ -325,11 +328,12 @@ def forward_flops_per_token(
     for layer in pattern.all_layers(config)
   )
   of_each_layer = feed_forward.flops(config) + residual.flops(config)
+  of_layers = mixers + config.num_layers * of_each_layer
   shortlist, *tails = adaptive_embedding.clusters(config)
   head = 2 * shortlist.width * (shortlist.stop + len(tails))
   if adaptive_embedding.has_projection(config, shortlist.width):
     head += 2 * 2 * shortlist.width * config.model_dim
-  return float(mixers + config.num_layers * of_each_layer + head)
+  return float(of_layers * num_rows / segment_len + head)
 
 
 def _mean_square(states: jax.Array) -> jax.Array:

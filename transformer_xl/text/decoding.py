@@ -83,10 +83,12 @@ def _read_part(
   frozen: shapes.PyTree,
   state: reader_lib.State,
   tokens: shapes.Tokens,
-  count: jt.Int[shapes.Array, ""],
+  count: jt.Int[shapes.Array, ""] | None,
 ) -> tuple[jt.Float[shapes.Array, "1 1 D"], reader_lib.State]:
-  """Reads the first `count` tokens; returns the last hidden state."""
+  """Reads the first `count` tokens, or all; returns the last hidden state."""
   hidden, state = reader.read(frozen, state, tokens, count=count)
+  if count is None:
+    return hidden[:, -1:], state
   last = jax.lax.dynamic_slice_in_dim(hidden, count - 1, 1, axis=1)
   return last, state
 
@@ -137,12 +139,17 @@ def _read_segment(
   state: reader_lib.State,
   tokens: np.ndarray,
 ) -> tuple[jt.Float[shapes.Array, "1 1 D"], reader_lib.State]:
-  """Reads the tokens of one segment, at least one; pads them to its length."""
-  padded = np.zeros((1, model.reader.segment_len), np.int32)
+  """Reads the tokens of one segment, at least one; pads them to its length.
+
+  Memory tokens are read with a whole segment at once, which no padding ends.
+  """
+  segment_len = model.reader.segment_len
+  padded = np.zeros((1, segment_len), np.int32)
   padded[0, : len(tokens)] = tokens
-  return _read_part(
-    model.reader, model.frozen, state, padded, np.int32(len(tokens))
-  )
+  is_at_once = model.reader.config.num_memory_tokens > 0
+  is_at_once &= len(tokens) == segment_len
+  count = None if is_at_once else np.int32(len(tokens))
+  return _read_part(model.reader, model.frozen, state, padded, count)
 
 
 def likeliest(

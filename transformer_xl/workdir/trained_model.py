@@ -145,6 +145,14 @@ def warn_of_untrained_segments(
   segment read best in segments of one length.
   """
   trained_len = segment_lengths.longest_read(train)
+  if model.num_memory_tokens and segment_len != trained_len:
+    logging.warning(
+      "The model is read in segments of %d tokens, but memory tokens are "
+      "written once a segment, and training had segments of %d; set that "
+      "segment_len.",
+      segment_len,
+      trained_len,
+    )
   for name in model.mixers:
     is_writer = registry.mixers[name].writes_segments
     if is_writer and mem_len and segment_len != trained_len:

@@ -198,6 +198,12 @@ class Kept(NamedTuple):
   inspected: scores.ScoreFactors | None = None
   output: shapes.Hidden | None = None
 
+  def of_rows(self, start: int, stop: int) -> "Kept":
+    """The losses and outputs of some rows, of layers that are stacked."""
+    loss = None if self.loss is None else self.loss[:, :, start:stop]
+    output = None if self.output is None else self.output[:, :, start:stop]
+    return self._replace(loss=loss, output=output)
+
 
 class Streaming(Protocol):
   """Another form of a mixer, for reading with fixed parameters.
