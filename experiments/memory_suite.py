@@ -68,6 +68,8 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
       "model.memorizing.window": SEGMENT_LEN,
       "model.memorizing.top_k": 4,
     },
+    # These are all that it hands on.
+    "memory_tokens": {**_memory(0), "model.num_memory_tokens": 8},
     # What stores outputs stores inputs as well.
     "same_layer": _layers("same_layer", mem_len=SEGMENT_LEN),
     "block_recurrent": {
