@@ -68,13 +68,15 @@ def start(config):
   state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
   state = state._replace(params=tiny.params(config.model))
   generator = np.random.default_rng(5)
-  layers = jax.tree.map(
+  empty = programs.init_memory(config.recipe)
+  layers, memory_tokens = jax.tree.map(
     lambda array: jnp.asarray(
       generator.standard_normal(array.shape), "float32"
     ),
-    programs.init_memory(config.recipe).layers,
+    (empty.layers, empty.memory_tokens),
   )
-  return state, network.State(layers, jnp.array([2, MEMORY], jnp.int32))
+  length = jnp.array([2, MEMORY], jnp.int32)
+  return state, network.State(layers, length, memory_tokens)
 
 
 @functools.cache
@@ -104,7 +106,7 @@ def one_by_one(segments):
 
 
 def visible(config, lane):
-  """What each layer sees of a lane's first memory, lowest layer first."""
+  """What each layer sees of a lane's first memory, and its memory tokens."""
   _, memory = start(config)
   result = []
   for turn in range(config.model.num_layers // len(memory.layers)):
@@ -113,7 +115,8 @@ def visible(config, lane):
       if config.model.memory_start == "masked":
         states = states[max(len(states) - int(memory.length[lane]), 0) :]
       result.append(states)
-  return result
+  held = memory.memory_tokens
+  return [*result, None if held is None else np.float64(held[lane])]
 
 
 def oracle_loss(config, params, segments):
@@ -183,8 +186,9 @@ RESETS = ((1, 0, 0), (2, 1, 2))
     ({"model.pre_norm": True, "train.accumulation_steps": 2}, RESETS),
     (ZEROS, RESETS[:1]),
     pytest.param(FEW, RESETS, marks=pytest.mark.rest),
+    ({"model.num_memory_tokens": 2}, RESETS),
   ],
-  ids=["plain", "recomputed", "accumulated", "zeros", "few"],
+  ids=["plain", "recomputed", "accumulated", "zeros", "few", "memory tokens"],
 )
 def test_the_gradient_is_that_of_one_long_function(updates, resets):
   config, segments = make_config(**updates), make_segments(resets=resets)
