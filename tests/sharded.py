@@ -62,6 +62,8 @@ MIXERS = {
     kinds.mixer(has_gradient_to_memory=False),
     kinds.mixer(writes_segments=True),
   ),
+  "model.num_memory_tokens": 2,
+  "train.gradient_segments": 2,
 }
 MIXED = (2, 2, 2)
 MESHES = {

@@ -196,12 +196,14 @@ def test_no_field_of_a_model_is_lost_in_silence(path):
     {"layers": ("attention", kinds.compressing())},
     {"layers": ("attention:3",)},
     {"residual": "gru"},
+    {"num_memory_tokens": 2},
   ],
   ids=str,
 )
 def test_other_layers_are_refused_in_one_line(plain, tmp_path, fields):
   """By the configuration: the parameters are not theirs."""
   model = {f"model.{name}": value for name, value in fields.items()}
+  model["train.gradient_segments"] = 2
   run = str(shutil.copytree(plain, tmp_path / "run"))
   config = load.from_config_dict(load.saved(run))
   run_record.record(load.changed(config, model), run)

@@ -38,6 +38,10 @@ MORE = {
     "model.num_layers": 3,
   },
   "no memory": {"score.mem_len": 0, "generate.mem_len": 0},
+  "memory tokens": {
+    "model.num_memory_tokens": 2,
+    "train.gradient_segments": 2,
+  },
   "slots": kinds.model(kinds.compressing()),
   "slopes, zeros": {
     "model.encoding": kinds.sloping(),
@@ -160,7 +164,8 @@ def test_it_scores_and_generates_as_we_do(tmp_path, case):
     )
   _, log_probs = model.step(model.init_state(), [rows[0]])
   np.testing.assert_allclose(found["single"], log_probs[0], rtol=tolerance)
-  np.testing.assert_allclose(found["reset"], found["fresh"], rtol=tolerance)
+  if case != "memory tokens":  # None are read where a document starts inside.
+    np.testing.assert_allclose(found["reset"], found["fresh"], rtol=tolerance)
   if case != "bfloat16":  # Where several tokens may be equally likely.
     text = model.vocabulary.decode(prompt)
     ours = model.generate(text, temperature=0.0, num_tokens=12, num_samples=1)

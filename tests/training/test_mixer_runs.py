@@ -23,25 +23,29 @@ RUN = {
 
 @pytest.mark.rest
 @pytest.mark.parametrize(
-  "layers",
+  "own",
   [
-    (
-      kinds.mixer(has_gradient_to_memory=False),
-      kinds.mixer(attends=False),
-    ),
-    kinds.mixers(writes_segments=True),
+    {
+      "model.layers": (
+        kinds.mixer(has_gradient_to_memory=False),
+        kinds.mixer(attends=False),
+      )
+    },
+    {"model.layers": kinds.mixers(writes_segments=True)},
+    {"model.num_memory_tokens": 2, "train.gradient_segments": 2},
   ],
-  ids=str,
+  ids=["several", "writing", "memory tokens"],
 )
 def test_a_run_in_parts_is_the_run_in_one_and_scores_what_it_evaluated(
-  layers, data_dir, tmp_path
+  own, data_dir, tmp_path
 ):
-  fields = RUN | {"model.layers": layers}
+  fields = RUN | own
   resetting = fields | {"data.reset_at_documents": True}
   config = corpus.config(data_dir, **resetting)
   whole = test_resume.assert_same_in_parts(config, tmp_path, 6)
   memory = test_resume.newest(whole, config).memory
-  assert all(np.any(array) for array in jax.tree.leaves(memory.layers))
+  remembered = memory.layers, memory.memory_tokens
+  assert all(np.any(array) for array in jax.tree.leaves(remembered))
 
   (card,) = evaluate.run(corpus.config(data_dir, **fields), whole)
   lengths = {name: card[name] for name in ("mem_len", "segment_len")}
