@@ -122,8 +122,10 @@ TESTS = {
     "tests/model/kernels/test_fused_ring.py::test_the_kernel_attends",
     "tests/model/kernels/test_xla_ring.py",
   ),
+  "model/memory_tokens": ("tests/model/test_memory_tokens.py",),
   "model/lanes": (
     "tests/model/test_lanes.py",
+    "tests/model/test_memory_tokens.py::test_lanes",
     _STEP + "accumulation",
     _STEP + "empty_lanes",
     "tests/training/test_accumulated_dropout.py::"
