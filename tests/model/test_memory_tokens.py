@@ -31,7 +31,7 @@ def _text(config):
   shape = (2, 4 * SEGMENT)
   tokens = generator.integers(config.vocab_size, size=shape, dtype=np.int32)
   resets = np.zeros(shape, bool)
-  resets[0, 7] = resets[1, 10] = resets[1, 16] = True
+  resets[0, 7] = resets[0, 12] = resets[1, 10] = resets[1, 16] = True
   return jnp.asarray(tokens), jnp.asarray(resets)
 
 

@@ -122,7 +122,10 @@ TESTS = {
     "tests/model/kernels/test_fused_ring.py::test_the_kernel_attends",
     "tests/model/kernels/test_xla_ring.py",
   ),
-  "model/memory_tokens": ("tests/model/test_memory_tokens.py",),
+  "model/memory_tokens": (
+    "tests/model/test_memory_tokens.py",
+    _SEGMENTS + "[3-7-4-None-relative-num_memory_tokens",
+  ),
   "model/lanes": (
     "tests/model/test_lanes.py",
     "tests/model/test_memory_tokens.py::test_lanes",
