@@ -106,6 +106,7 @@ CASES = {
   "model.norm": ("rms", {}),
   "model.feed_forward": ("swiglu", {}),
   "model.residual": ("gru", {}),
+  "model.num_memory_tokens": (2, {"train.gradient_segments": 2}),
   "model.qk_norm": (True, {}),
   "model.qkv_bias": (True, {}),
   "model.scale_embeddings": (False, {}),

@@ -194,6 +194,8 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
   of_others = name.count(".") == 2
   is_free = transfer == "any" or of_others
   changes = {name: value}
+  if name == "model.num_memory_tokens":
+    changes["train.gradient_segments"] = 2
   if name == "model.num_heads":
     changes["model.num_kv_heads"] = value  # It follows by default.
   with pytest.raises(FitsError if is_free else errors.UserError) as refusal:
@@ -453,6 +455,22 @@ def test_layers_of_other_mixers_take_what_fits_and_draw_the_rest(
   np.testing.assert_array_equal(
     params["softmax"]["bias"], tiny.params(own.model)["softmax"]["bias"]
   )
+
+
+def test_memory_tokens_are_added_to_a_model(data_dir, tmp_path):
+  own = runs.write(data_dir, str(tmp_path))
+  given = tiny.params(own.model)
+  updates = {
+    "model.num_memory_tokens": 2,
+    "train.gradient_segments": 2,
+    "train.init_from": str(tmp_path),
+  }
+  with pytest.raises(errors.UserError, match="num_memory_tokens is 0"):
+    load(corpus.config(data_dir, **updates))
+  params, record = load(corpus.config(data_dir, **updates | REST))
+  assert record["drawn"] == ["memory_tokens"]
+  assert np.any(params.pop("memory_tokens"))
+  jax.tree.map(np.testing.assert_array_equal, params, given)
 
 
 AUXILIARY = {

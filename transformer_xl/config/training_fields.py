@@ -71,8 +71,8 @@ class TrainConfig(Group):
   init_parameters: str = field("raw", ("raw", "ema", "asgd"))
   """Take its parameters themselves, or the average of them that it kept."""
   init_rest: str = field("refuse", ("refuse", "draw"))
-  """Refuse a model with other layers, or take what fits of each layer and draw
-  the rest (docs/finetuning.md)."""
+  """Refuse a model with other layers or memory tokens, or take what fits and
+  draw the rest (docs/finetuning.md)."""
   init_checkpoint: str = field("latest")
   """Checkpoint of it to take: latest, best, or the number of its step."""
   lora: LoraConfig

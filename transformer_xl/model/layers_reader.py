@@ -259,6 +259,7 @@ class LayersReader:
     if self.config.num_memory_tokens:
       is_whole = vectors.shape[1] == self.segment_len and self.step_len != 1
       if is_whole and count is None:
+        self._check_step(state, vectors.shape[1])
         return self._read_whole_segment(frozen, state, vectors, resets)
       state, resets = self._between_segments(frozen, state, resets)
     self._check_step(state, vectors.shape[1])

@@ -217,7 +217,7 @@ def _checked_model(recipe: schema.Recipe) -> schema.ModelConfig:
   ) and _same_shapes(saved, model)
   if train.init_rest == "draw":
     of_layers = tuple(f"model.{name}." for name in registry.mixers.groups())
-    free = ("model.layers", "model.num_layers")
+    free = ("model.layers", "model.num_layers", "model.num_memory_tokens")
     different = [
       name
       for name in different
