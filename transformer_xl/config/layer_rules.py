@@ -36,39 +36,42 @@ def check(model: schema.ModelConfig) -> None:
       )
 
 
-def check_memory_tokens(config: schema.ExperimentConfig) -> None:
+def check_memory_tokens(
+  model: schema.ModelConfig,
+  train: schema.TrainConfig,
+  evaluation: schema.EvalConfig,
+) -> None:
   """Raises a UserError where memory tokens cannot be read or trained.
 
   docs/specification.md, section 32.
   """
-  count = config.model.num_memory_tokens
-  if not count:
+  if not model.num_memory_tokens:
     return
-  what = f"model.num_memory_tokens={count}"
-  for name in (
-    "train.context_len",
-    "train.segment_len_std",
-    "eval.context_len",
-  ):
-    value = config.value_of(name)
-    if value:
+  what = f"model.num_memory_tokens={model.num_memory_tokens}"
+  lengths = {
+    "train.context_len": train.context_len,
+    "train.segment_len_std": train.segment_len_std,
+    "eval.context_len": evaluation.context_len,
+  }
+  for name, length in lengths.items():
+    if length:
       raise errors.UserError(
         f"{what} writes memory tokens behind each segment, whose tokens may be "
-        f"neither padding nor read again, and {name} is {value}; set "
+        f"neither padding nor read again, and {name} is {length}; set "
         f"--config.{name}=0."
       )
-  if config.model.memory_start == "zeros":
+  if model.memory_start == "zeros":
     raise errors.UserError(
       f"{what} needs a start of the text before which nothing is seen; set "
       "--config.model.memory_start=masked."
     )
-  if registry.encodings[config.model.encoding].counts_from_segment:
+  if registry.encodings[model.encoding].counts_from_segment:
     raise errors.UserError(
       f"{what} needs an encoding of distances, and model.encoding="
-      f"{config.model.encoding} counts tokens from the start of a segment; set "
+      f"{model.encoding} counts tokens from the start of a segment; set "
       "--config.model.encoding=relative."
     )
-  if config.train.gradient_segments == 1:
+  if train.gradient_segments == 1:
     raise errors.UserError(
       f"{what} learns what to write from the segment that reads it, and "
       "train.gradient_segments=1 passes no gradient from there; set "

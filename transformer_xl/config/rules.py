@@ -54,7 +54,7 @@ def check(config: schema.ExperimentConfig) -> None:
     length = config.value_of(memory)
     _check_no_memory(name, config.value_of(name), memory, length)
   layer_rules.check(config.model)
-  layer_rules.check_memory_tokens(config)
+  layer_rules.check_memory_tokens(config.model, config.train, config.eval)
   _check_model(config.model)
   _check_clamps(config.model, config.train, config.eval)
   _check_mesh(config.model, config.mesh)
