@@ -176,7 +176,8 @@ def test_no_field_of_a_model_is_lost_in_silence(path):
   written = []
   for updates in (beside, beside | {path: value}):
     config = load.changed(
-      load.from_config_dict(load.default()), SMALL | updates
+      load.from_config_dict(load.default()),
+      SMALL | {"train.gradient_segments": 2} | updates,
     )
     lengths = mapping.lengths_of(config.score, config.eval)
     try:

@@ -71,7 +71,7 @@ def test_gradient_of_the_table_is_that_of_the_oracle(encoding):
   move = np.random.default_rng(5).standard_normal(table(encoding, params).shape)
 
   def slow(step):
-    lanes = [list(hiddens[:, row]) for row in range(2)]
+    lanes = [[*hiddens[:, row], None] for row in range(2)]
     log_probs, _ = oracle.segment(
       with_table(
         encoding, params, np.float64(table(encoding, params)) + step * move
