@@ -37,9 +37,7 @@ def check(model: schema.ModelConfig) -> None:
 
 
 def check_memory_tokens(
-  model: schema.ModelConfig,
-  train: schema.TrainConfig,
-  evaluation: schema.EvalConfig,
+  model: schema.ModelConfig, train: schema.TrainConfig
 ) -> None:
   """Raises a UserError where memory tokens cannot be read or trained.
 
@@ -48,18 +46,6 @@ def check_memory_tokens(
   if not model.num_memory_tokens:
     return
   what = f"model.num_memory_tokens={model.num_memory_tokens}"
-  lengths = {
-    "train.context_len": train.context_len,
-    "train.segment_len_std": train.segment_len_std,
-    "eval.context_len": evaluation.context_len,
-  }
-  for name, length in lengths.items():
-    if length:
-      raise errors.UserError(
-        f"{what} writes memory tokens behind each segment, whose tokens may be "
-        f"neither padding nor read again, and {name} is {length}; set "
-        f"--config.{name}=0."
-      )
   if model.memory_start == "zeros":
     raise errors.UserError(
       f"{what} needs a start of the text before which nothing is seen; set "
@@ -109,7 +95,7 @@ def require_memory_of_tokens(model: schema.ModelConfig, field: str) -> None:
   if model.num_memory_tokens:
     raise errors.UserError(
       f"{field} limits what is seen of earlier segments, and memory tokens are "
-      f"always seen; set --config.model.num_memory_tokens=0, or "
+      "always seen; set --config.model.num_memory_tokens=0, or "
       f"--config.{field}=-1."
     )
   for name in sorted(model.mixers):

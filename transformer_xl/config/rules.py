@@ -51,10 +51,10 @@ def check(config: schema.ExperimentConfig) -> None:
         f"--config.{name}."
       )
   for name, memory in _WITHOUT_MEMORY.items():
-    length = config.value_of(memory)
-    _check_no_memory(name, config.value_of(name), memory, length)
+    for each in (memory, "model.num_memory_tokens"):
+      _check_no_memory(name, config.value_of(name), each, config.value_of(each))
   layer_rules.check(config.model)
-  layer_rules.check_memory_tokens(config.model, config.train, config.eval)
+  layer_rules.check_memory_tokens(config.model, config.train)
   _check_model(config.model)
   _check_clamps(config.model, config.train, config.eval)
   _check_mesh(config.model, config.mesh)
