@@ -146,9 +146,9 @@ def _read_segment(
   segment_len = model.reader.segment_len
   padded = np.zeros((1, segment_len), np.int32)
   padded[0, : len(tokens)] = tokens
-  is_at_once = model.reader.config.num_memory_tokens > 0
-  is_at_once &= len(tokens) == segment_len
-  count = None if is_at_once else np.int32(len(tokens))
+  count = None
+  if len(tokens) < segment_len or not model.reader.config.num_memory_tokens:
+    count = np.int32(len(tokens))
   return _read_part(model.reader, model.frozen, state, padded, count)
 
 

@@ -141,29 +141,27 @@ def warn_of_untrained_segments(
   """Warns of reading a model in segments that training did not have.
 
   Encodings of distances serve longer segments and memories than training's.
-  Those that count from the start of a segment do not. Mixers that write once a
-  segment read best in segments of one length.
+  Those that count from the start of a segment do not. What is written once a
+  segment reads best in segments of one length.
   """
   trained_len = segment_lengths.longest_read(train)
-  if model.num_memory_tokens and segment_len != trained_len:
-    logging.warning(
-      "The model is read in segments of %d tokens, but memory tokens are "
-      "written once a segment, and training had segments of %d; set that "
-      "segment_len.",
-      segment_len,
-      trained_len,
-    )
-  for name in model.mixers:
-    is_writer = registry.mixers[name].writes_segments
-    if is_writer and mem_len and segment_len != trained_len:
+  writers = [
+    name for name in model.mixers if registry.mixers[name].writes_segments
+  ]
+  writing = [f"{name} layers write" for name in writers if mem_len]
+  if model.num_memory_tokens:
+    writing.append("memory tokens are written")
+  if segment_len != trained_len:
+    for what in writing:
       logging.warning(
-        "The model is read in segments of %d tokens, but %s layers write once "
-        "a segment, and training had segments of %d; set that segment_len.",
+        "The model is read in segments of %d tokens, but %s once a segment, "
+        "and training had segments of %d; set that segment_len.",
         segment_len,
-        name,
+        what,
         trained_len,
       )
-    if is_writer and 0 < mem_len < segment_len:
+  for name in writers:
+    if 0 < mem_len < segment_len:
       logging.warning(
         "%s layers write what their memory holds of a segment: %d of its %d "
         "tokens; set a mem_len of %d or more.",
