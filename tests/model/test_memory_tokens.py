@@ -25,6 +25,19 @@ _read = jax.jit(
 )
 
 
+def _reader(*, mem_len, same_length):
+  """A reader of whole segments and parts, its parameters and first state."""
+  reader = reader_lib.Reader(
+    tiny.model_config(num_memory_tokens=SIZE),
+    mem_len=mem_len,
+    segment_len=SEGMENT,
+    clamp_len=0,
+    same_length=same_length,
+  )
+  frozen = reader.freeze(tiny.params(reader.config))
+  return reader, frozen, reader.start(frozen, batch_size=2)
+
+
 def _text(config):
   """Two lanes of four segments, and resets at the start of one and inside."""
   generator = np.random.default_rng(0)
@@ -84,31 +97,27 @@ def test_parts_of_segments_equal_whole_segments(name, mem_len):
 
 
 def test_padding_is_not_written():
-  config = tiny.model_config(num_memory_tokens=SIZE)
-  reader = reader_lib.Reader(
-    config, mem_len=6, segment_len=SEGMENT, clamp_len=0, same_length=True
-  )
-  frozen = reader.freeze(tiny.params(config))
-  tokens, _ = _text(config)
-  start = reader.start(frozen, batch_size=2)
-  padded = tokens[:, :SEGMENT].at[:, 2:].set(0)
-  hidden, state = _read(reader, frozen, start, padded, count=2)
-  expected, unpadded = _read(reader, frozen, start, tokens[:, :2])
-  comparison.assert_close(hidden[:, :2], expected, roundings=20)
-  for rest in (tokens[:, 2:5], tokens[:, 5:6]):
-    found, state = _read(reader, frozen, state, rest)
-    expected, unpadded = _read(reader, frozen, unpadded, rest)
+  reader, frozen, start = _reader(mem_len=6, same_length=True)
+  tokens, _ = _text(reader.config)
+
+  def read(first, **count):
+    """The states of two tokens, of three more, and of the next segment's."""
+    hidden, state = _read(reader, frozen, start, first, **count)
+    steps = [hidden[:, :2]]
+    for rest in (tokens[:, 2:5], tokens[:, 5:6]):
+      hidden, state = _read(reader, frozen, state, rest)
+      steps.append(hidden)
+    return steps
+
+  padded = read(tokens[:, :SEGMENT].at[:, 2:].set(0), count=2)
+  unpadded = read(tokens[:, :2])
+  for found, expected in zip(padded, unpadded, strict=True):
     comparison.assert_close(found, expected, roundings=20)
 
 
 def test_a_step_is_of_one_segment():
-  config = tiny.model_config(num_memory_tokens=SIZE)
-  reader = reader_lib.Reader(
-    config, mem_len=0, segment_len=SEGMENT, clamp_len=0, same_length=False
-  )
-  frozen = reader.freeze(tiny.params(config))
-  tokens, _ = _text(config)
-  state = reader.start(frozen, batch_size=2)
+  reader, frozen, state = _reader(mem_len=0, same_length=False)
+  tokens, _ = _text(reader.config)
   _, state = reader.read(frozen, state, tokens[:, :2])
   with pytest.raises(errors.UserError, match="does not fit behind"):
     reader.read(frozen, state, tokens[:, :4])
@@ -189,6 +198,7 @@ def test_operations_are_those_of_all_rows():
     ("model.memory_start", "zeros", "memory_start=masked"),
     ("model.encoding", "absolute", "encoding of distances"),
     ("train.segment_len_std", 2.0, "segment_len_std=0"),
+    ("train.context_len", 4, "train.context_len=0"),
     ("eval.context_len", 4, "eval.context_len=0"),
     ("train.mem_len_low", 0, "always seen"),
   ],
