@@ -14,12 +14,10 @@ Shapes: B lanes, T tokens, N layers, D model width.
 
 import dataclasses
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax import P
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
@@ -27,88 +25,15 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import block
 from transformer_xl.model import layers as layers_lib
-from transformer_xl.model import memory_tokens as memory_tokens_lib
+from transformer_xl.model import memory_tokens
+from transformer_xl.model import memory_tokens_reader
 from transformer_xl.model import parameters
 from transformer_xl.model import pattern
+from transformer_xl.model import reader_state
 from transformer_xl.model import ring
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
-
-
-class Frozen(NamedTuple):
-  """Parameters, and arrays that are computed from the parameters alone.
-
-  Attributes:
-    outside: parameters that belong to no layer.
-    layers: one tree for each layer, since a slice of one tree costs a copy.
-  """
-
-  outside: shapes.PyTree
-  layers: tuple[shapes.PyTree, ...]
-
-
-class ReaderState(NamedTuple):
-  """Everything that a step needs to know of the tokens before it.
-
-  Attributes:
-    layers: what each layer remembers.
-    length: tokens of its document that each lane has read.
-    position: position of the next token in its segment.
-    num_read: tokens that were read in all; it may overflow.
-    memory_tokens: those in front of the segment, which are read behind it, too;
-      None if the model has none. They count as tokens in all the rest.
-  """
-
-  layers: tuple[mixer_lib.LayerState, ...]
-  length: jt.Int[shapes.Array, "B"]
-  position: jt.Int[shapes.Array, ""]
-  num_read: jt.Int[shapes.Array, ""]
-  memory_tokens: memory_tokens_lib.Vectors | None = None
-
-  @property
-  def num_lanes(self) -> int:
-    """The number of lanes, B."""
-    return self.length.shape[0]
-
-  def repeat_lane(self, count: int) -> "ReaderState":
-    """The state of a single lane, in `count` lanes."""
-
-    def repeated(state: mixer_lib.LayerState) -> mixer_lib.LayerState:
-      if hasattr(state, "repeat_lane"):
-        return state.repeat_lane(count)
-      return jax.tree.map(
-        lambda leaf: jnp.repeat(leaf, count, axis=0) if leaf.ndim else leaf,
-        state,
-      )
-
-    layers = tuple(map(repeated, self.layers))
-    length, vectors = jax.tree.map(
-      lambda leaf: jnp.repeat(leaf, count, axis=0),
-      (self.length, self.memory_tokens),
-    )
-    return self._replace(layers=layers, length=length, memory_tokens=vectors)
-
-  def partition_specs(self) -> "ReaderState":
-    """The state's PartitionSpecs: by lanes, and for rings by heads as well."""
-
-    def specs(state: mixer_lib.LayerState) -> mixer_lib.LayerState:
-      if hasattr(state, "partition_specs"):
-        return state.partition_specs()
-      return jax.tree.map(
-        lambda leaf: P(mesh_lib.LANES) if leaf.ndim else P(), state
-      )
-
-    layers = tuple(map(specs, self.layers))
-    by_lanes = mesh_lib.spec(mesh_lib.LANES)
-    whole = mesh_lib.spec()
-    return ReaderState(
-      layers,
-      length=by_lanes,
-      position=whole,
-      num_read=whole,
-      memory_tokens=None if self.memory_tokens is None else by_lanes,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +73,7 @@ class LayersReader:
   def __post_init__(self) -> None:
     encodings.of(self.config).check_segment_len(self.config, self.segment_len)
 
-  def freeze(self, params: shapes.PyTree) -> Frozen:
+  def freeze(self, params: shapes.PyTree) -> reader_state.Frozen:
     """Computes everything that does not depend on the vectors.
 
     `params` are those of `Layers`, or of a network.
@@ -168,9 +93,11 @@ class LayersReader:
       layers.append(
         _freeze_layer(stacked, turn, biases, reader=self, place=place)
       )
-    return Frozen(outside, tuple(layers))
+    return reader_state.Frozen(outside, tuple(layers))
 
-  def start(self, frozen: Frozen, *, batch_size: int) -> ReaderState:
+  def start(
+    self, frozen: reader_state.Frozen, *, batch_size: int
+  ) -> reader_state.ReaderState:
     """The state before the first token."""
     states = []
     for index, place in enumerate(pattern.all_layers(self.config)):
@@ -188,17 +115,17 @@ class LayersReader:
         state = self._empty_state(place, batch_size=batch_size)
       states.append(state)
     # Own arrays, since a donated buffer can be given away only once.
-    return ReaderState(
+    return reader_state.ReaderState(
       tuple(states),
       length=jnp.zeros((batch_size,), jnp.int32),
       position=jnp.zeros((), jnp.int32),
       num_read=jnp.zeros((), jnp.int32),
-      memory_tokens=memory_tokens_lib.empty(self.config, batch_size),
+      memory_tokens=memory_tokens.empty(self.config, batch_size),
     )
 
   def for_tokens(
-    self, frozen: Frozen, state: ReaderState
-  ) -> tuple["LayersReader", Frozen, ReaderState]:
+    self, frozen: reader_state.Frozen, state: reader_state.ReaderState
+  ) -> tuple["LayersReader", reader_state.Frozen, reader_state.ReaderState]:
     """Continues with single tokens: a reader, its parameters and its state."""
     layers = []
     states = []
@@ -218,24 +145,24 @@ class LayersReader:
 
   def read(
     self,
-    frozen: Frozen,
-    state: ReaderState,
+    frozen: reader_state.Frozen,
+    state: reader_state.ReaderState,
     vectors: shapes.Hidden,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[shapes.Hidden, ReaderState]:
+  ) -> tuple[shapes.Hidden, reader_state.ReaderState]:
     """The result of all layers, and the next state; see `read_layers`."""
     outputs, state = self.read_layers(frozen, state, vectors, resets, count)
     return self._bound(frozen.outside).finish(outputs[-1]), state
 
   def read_layers(
     self,
-    frozen: Frozen,
-    state: ReaderState,
+    frozen: reader_state.Frozen,
+    state: reader_state.ReaderState,
     vectors: shapes.Hidden,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[tuple[shapes.Hidden, ...], ReaderState]:
+  ) -> tuple[tuple[shapes.Hidden, ...], reader_state.ReaderState]:
     """The states of all layers, N + 1 with the input, and the next state.
 
     Args:
@@ -256,119 +183,37 @@ class LayersReader:
         `count`.
     """
     _check_padding(resets, count)
-    if self.config.num_memory_tokens:
-      is_whole = vectors.shape[1] == self.segment_len and self.step_len != 1
-      if is_whole and count is None:
-        self._check_step(state, vectors.shape[1])
-        return self._read_whole_segment(frozen, state, vectors, resets)
-      state, resets = self._between_segments(frozen, state, resets)
-    self._check_step(state, vectors.shape[1])
-    return self._read_rows(frozen, state, vectors, resets, count)
-
-  def _read_whole_segment(
-    self,
-    frozen: Frozen,
-    state: ReaderState,
-    vectors: shapes.Hidden,
-    resets: shapes.Resets | None,
-  ) -> tuple[tuple[shapes.Hidden, ...], ReaderState]:
-    """What `read_layers` returns, of a segment and its memory tokens at once.
-
-    As in training, all of it sees the same memory.
-    """
-    layers = self._bound(frozen.outside)
-    size = self.config.num_memory_tokens
-    first = layers.first_memory_tokens
-    assert first is not None
-    assert state.memory_tokens is not None
-    rows, row_resets = memory_tokens_lib.around(
-      vectors, resets, state.length, state.memory_tokens, first
-    )
-    outputs, state = self._read_rows(frozen, state, rows, row_resets, None)
-    written = layers.finish(outputs[-1][:, -size:])
-    of_tokens = tuple(output[:, size:-size] for output in outputs)
-    return of_tokens, state._replace(memory_tokens=written)
-
-  def _between_segments(
-    self, frozen: Frozen, state: ReaderState, resets: shapes.Resets | None
-  ) -> tuple[ReaderState, shapes.Resets | None]:
-    """Reads the memory tokens that stand before the next token, if any do.
-
-    Returns:
-      The next state, and the resets that are left for the tokens: a document
-      that starts with a segment starts with its memory tokens.
-    """
-    first = self._bound(frozen.outside).first_memory_tokens
-    assert first is not None
-    starts = None if resets is None else resets[:, 0]
-
-    def write(state: ReaderState) -> ReaderState:
-      written, state = self._read_memory_tokens(frozen, state, None)
-      return state._replace(memory_tokens=written)
-
-    def read(state: ReaderState) -> ReaderState:
-      is_new = state.length == 0
-      if starts is not None:
-        is_new = is_new | starts
-      state = _restarted(state, is_new, first)
-      _, state = self._read_memory_tokens(frozen, state, starts)
-      return state
-
-    def same(state: ReaderState) -> ReaderState:
-      return state
-
-    is_end = state.position == self._end_of_tokens
-    state = jax.lax.cond(is_end, write, same, state)
-    is_start = state.position == 0
-    state = jax.lax.cond(is_start, read, same, state)
-    if resets is None:
-      return state, None
-    resets = jnp.asarray(resets).at[:, 0].set(resets[:, 0] & ~is_start)
-    # What is written of a document has nothing of the one before.
-    return _restarted(state, jnp.any(resets, axis=1), first), resets
-
-  def _read_memory_tokens(
-    self,
-    frozen: Frozen,
-    state: ReaderState,
-    starts: jt.Bool[shapes.Array, "B"] | None,
-  ) -> tuple[memory_tokens_lib.Vectors, ReaderState]:
-    """What the layers make of the memory tokens, and the next state.
-
-    `starts` are lanes whose document starts with them, None if none does.
-    """
-    vectors = state.memory_tokens
-    assert vectors is not None
-    resets = None
-    if starts is not None:
-      resets = jnp.zeros(vectors.shape[:2], bool).at[:, 0].set(starts)
-
-    def read(
-      state: ReaderState,
-      rows: tuple[memory_tokens_lib.Vectors, shapes.Resets | None],
-    ) -> tuple[ReaderState, shapes.Hidden]:
-      outputs, state = self._read_rows(frozen, state, *rows, None)
-      return state, outputs[-1]
-
-    if self.step_len != 1:
-      state, last = read(state, (vectors, resets))
-    else:  # There are no more slots than for one.
-      one_by_one = jax.tree.map(
-        lambda rows: jnp.swapaxes(rows, 0, 1)[:, :, None], (vectors, resets)
+    num_vectors = vectors.shape[1]
+    if num_vectors > self._step_len:
+      raise errors.UserError(
+        f"a step has {num_vectors} vectors and this reader takes "
+        f"{self._step_len} at most (segment_len, or step_len): read them in "
+        "parts."
       )
-      state, last = jax.lax.scan(read, state, one_by_one)
-      last = jnp.swapaxes(last[:, :, 0], 0, 1)
-    return self._bound(frozen.outside).finish(last), state
+    layers = self._bound(frozen.outside)
+    read_rows = functools.partial(self._read_rows, frozen)
+    if layers.first_memory_tokens is None:
+      return read_rows(state, vectors, resets, count)
+    reader = memory_tokens_reader.MemoryTokensReader(
+      read_rows,
+      layers.finish,
+      first=layers.first_memory_tokens,
+      segment_len=self.segment_len,
+      one_by_one=self.step_len == 1,
+    )
+    return reader.read(state, vectors, resets, count)
 
   def _read_rows(
     self,
-    frozen: Frozen,
-    state: ReaderState,
+    frozen: reader_state.Frozen,
+    state: reader_state.ReaderState,
     vectors: shapes.Hidden,
-    resets: shapes.Resets | None,
-    count: jt.Int[shapes.Array, ""] | None,
-  ) -> tuple[tuple[shapes.Hidden, ...], ReaderState]:
+    resets: shapes.Resets | None = None,
+    count: jt.Int[shapes.Array, ""] | None = None,
+  ) -> tuple[tuple[shapes.Hidden, ...], reader_state.ReaderState]:
     """What `read_layers` returns, of vectors that follow those before them."""
+    if ring.wraps(state.layers, vectors.shape[1]):
+      raise reader_state.does_not_fit(vectors.shape[1])
     layers = self._bound(frozen.outside)
     shared = layers_lib.share(state.length, resets, vectors.shape[:2])
     shared = shared._replace(
@@ -421,8 +266,11 @@ class LayersReader:
     return tuple(outputs), next_state
 
   def shardings(
-    self, mesh: jax.sharding.Mesh, frozen: Frozen, splits: mesh_lib.Splits
-  ) -> Frozen:
+    self,
+    mesh: jax.sharding.Mesh,
+    frozen: reader_state.Frozen,
+    splits: mesh_lib.Splits,
+  ) -> reader_state.Frozen:
     """The shardings of what `freeze` returns.
 
     They are those of training. But arrays of a streaming form stay whole, since
@@ -440,31 +288,7 @@ class LayersReader:
         }
       layers.append(mesh_lib.shardings(mesh, frozen.layers[index], of_layer))
     outside = mesh_lib.shardings(mesh, frozen.outside, splits)
-    return Frozen(outside, tuple(layers))
-
-  def _check_step(self, state: ReaderState, num_vectors: int) -> None:
-    """Raises a UserError for a step that would be written around a ring.
-
-    A model with memory tokens reads them between two segments, so a step may
-    not be a part of both.
-    """
-    is_in_two = (
-      self.config.num_memory_tokens > 0
-      and not isinstance(state.position, jax.core.Tracer)
-      and int(state.position) + num_vectors > self._end_of_tokens
-    )
-    if num_vectors > self._step_len:
-      raise errors.UserError(
-        f"a step has {num_vectors} vectors and this reader takes "
-        f"{self._step_len} at most (segment_len, or step_len): read them in "
-        "parts."
-      )
-    if is_in_two or ring.wraps(state.layers, num_vectors):
-      raise errors.UserError(
-        f"a step of {num_vectors} vectors does not fit behind those before it: "
-        "read whole segments, then at most one shorter step, then single "
-        "vectors (for_tokens)."
-      )
+    return reader_state.Frozen(outside, tuple(layers))
 
   def _holds_segment(self, place: pattern.Place) -> bool:
     """Whether a layer without memory gets one that is as long as the segment.
@@ -478,7 +302,7 @@ class LayersReader:
   def _emptied_before_segment(
     self,
     place: pattern.Place,
-    state: ReaderState,
+    state: reader_state.ReaderState,
     layer_state: mixer_lib.LayerState,
   ) -> mixer_lib.LayerState:
     """The state of a layer, which forgets where a segment begins."""
@@ -527,12 +351,7 @@ class LayersReader:
   @property
   def _num_rows(self) -> int:
     """How many vectors the layers read of a segment."""
-    return memory_tokens_lib.num_rows(self.config, self.segment_len)
-
-  @property
-  def _end_of_tokens(self) -> int:
-    """Position behind the last token of a segment."""
-    return self._num_rows - self.config.num_memory_tokens
+    return memory_tokens.num_rows(self.config, self.segment_len)
 
   @property
   def _reads_parts(self) -> bool:
@@ -555,17 +374,6 @@ def layer_splits(splits: mesh_lib.Splits, number: int) -> mesh_lib.Splits:
     for path, split in splits.items()
     if path[:2] == ("layers", str(number))
   }
-
-
-def _restarted(
-  state: ReaderState,
-  is_new: jt.Bool[shapes.Array, "B"],
-  first: jt.Float[shapes.Array, "S D"],
-) -> ReaderState:
-  """The state with the first memory tokens in lanes whose document is new."""
-  assert state.memory_tokens is not None
-  held = memory_tokens_lib.where_new(is_new, first, state.memory_tokens)
-  return state._replace(memory_tokens=held)
 
 
 def _check_padding(

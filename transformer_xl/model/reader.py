@@ -26,11 +26,12 @@ from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import layers_reader
 from transformer_xl.model import network
+from transformer_xl.model import reader_state
 from transformer_xl.model.encodings import lookup as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
 
-Frozen = layers_reader.Frozen
-State = layers_reader.ReaderState
+Frozen = reader_state.Frozen
+State = reader_state.ReaderState
 
 
 @dataclasses.dataclass(frozen=True)
