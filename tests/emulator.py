@@ -105,6 +105,8 @@ def with_generations(handle):
 def _generation(request, storage):
   """The number of the object that a request names; 0 if there is none."""
   name = request.params.get("object_id") or request.query.get("name", [""])[0]
+  if request.query.get("uploadType") == ["multipart"]:
+    name = request.data["meta"]["name"]
   try:
     found = storage.get_file_obj(request.params.get("bucket_name"), name)
   except exceptions.NotFound:

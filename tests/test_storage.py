@@ -148,6 +148,15 @@ def test_addresses_and_paths():
   assert storage.absolute("c") == os.path.abspath("c")
 
 
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_of_two_only_one_makes_a_file(place, bucket, tmp_path):
+  path = f"{bucket if place == 'bucket' else tmp_path}/.lock"
+  storage.create_text(path, "first")
+  with pytest.raises(FileExistsError):
+    storage.create_text(path, "second")
+  assert storage.read_text(path) == "first"
+
+
 def test_a_copy_has_the_small_files(bucket):
   put(bucket, log="1", **{"results/card": "2", "results/old/card": "3"})
   put(bucket, **{"checkpoints/8/params": "4", "wandb/5": "5", ".lock": "6"})
