@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 
 import pytest
 
@@ -13,8 +14,10 @@ from tests.training import test_processes
 from tests.training import test_resume
 from transformer_xl import storage
 from transformer_xl.config import load
+from transformer_xl.evaluation import cards
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
+from transformer_xl.workdir import lease
 
 UPDATES = {
   "model.num_layers": 1,
@@ -42,6 +45,24 @@ def results(folder):
       if not name.endswith("/config/data/dir")  # On disk, or in the bucket.
     }
   return found
+
+
+def test_evaluations_of_one_run_keep_the_cards_of_each_other(bucket):
+  """The second one waits until the first has written its file."""
+  name = f"{bucket}/results/cards.jsonl"
+  cards.keep(bucket, "eval_valid", {"cards": [{"number": 1}]})
+  second = threading.Thread(
+    target=cards.keep, args=(bucket, "eval_test", {"cards": [{"number": 3}]})
+  )
+  with lease.Leases().take(f"{bucket}/results/.cards.lock") as is_ours:
+    assert is_ours
+    second.start()
+    second.join(0.5)
+    assert second.is_alive()
+    storage.write_text(name, storage.read_text(name) + '{"number": 2}\n')
+  second.join()
+  lines = storage.read_text(name).splitlines()
+  assert [json.loads(line)["number"] for line in lines] == [1, 2, 3]
 
 
 @pytest.mark.rest

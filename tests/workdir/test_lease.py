@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -45,6 +46,24 @@ def test_a_lease_has_one_holder_as_long_as_he_renews_it(path):
   assert is_taken(other, path)
   with pytest.raises(FileNotFoundError):
     storage.read_text(path)
+
+
+def test_who_waits_has_it_after_the_other(path, caplog):
+  caplog.set_level("INFO")
+  order = []
+
+  def second():
+    with lease.Leases().wait(path, to="end"):
+      order.append("second")
+
+  waiting = threading.Thread(target=second)
+  with lease.Leases().take(path):
+    waiting.start()
+    time.sleep(1.5 * lease.LEFT_AFTER_SECONDS)
+    order.append("first")
+  waiting.join()
+  assert order == ["first", "second"]
+  assert caplog.text.count(f"Waiting for {socket.gethostname()} to end.") == 1
 
 
 def test_what_nobody_renews_is_taken_after_a_while_whatever_its_clock(path):

@@ -104,25 +104,18 @@ class Worker:
     if jax.process_count() > 1:
       yield True
       return
-    if not storage.is_bucket(folder):
-      os.makedirs(folder, exist_ok=True)
-    path = os.path.join(storage.absolute(folder), name)
-    with self._leases.take(path) as is_ours:
+    with self._leases.take(_lease_path(folder, name)) as is_ours:
       yield is_ours
 
   @contextlib.contextmanager
   def waiting_for(self, folder: str, name: str) -> Iterator[None]:
     """Holds a lease in a folder, as soon as nobody else does."""
-    has_said = False
-    while True:
-      with self.holding(folder, name) as is_ours:
-        if is_ours:
-          yield
-          return
-      if not has_said:
-        logging.info("Waiting for the worker that writes the results.")
-      has_said = True
-      time.sleep(self._between_looks())
+    if jax.process_count() > 1:
+      yield
+      return
+    path = _lease_path(folder, name)
+    with self._leases.wait(path, to="write the results"):
+      yield
 
   def _between_looks(self) -> float:
     return min(_LOOKS_AFTER_SECONDS, lease.LEFT_AFTER_SECONDS / 4)
@@ -192,3 +185,10 @@ def _hours(least: float, most: float) -> str:
     size, unit, digits = 60.0, "min", 0
   low, high = f"{least / size:.{digits}f}", f"{most / size:.{digits}f}"
   return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+
+
+def _lease_path(folder: str, name: str) -> str:
+  """The path of a lease in a folder, which is made."""
+  if not storage.is_bucket(folder):
+    os.makedirs(folder, exist_ok=True)
+  return os.path.join(storage.absolute(folder), name)

@@ -1,16 +1,20 @@
 """Evaluation cards: results beside all settings that they depend on."""
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import jax
 from absl import logging
 
+from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings
 from transformer_xl.model import nats
 from transformer_xl.model import network
+from transformer_xl.workdir import lease
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
@@ -105,10 +109,28 @@ def is_static(card: Card) -> bool:
 
 def keep(workdir: str, name: str, result: metrics_log.Json) -> None:
   """Writes `results/<name>.json`; adds its cards to `results/cards.jsonl`."""
-  storage.refresh(workdir, "results/cards.jsonl")
-  metrics_log.append_lines(workdir, "results/cards.jsonl", result["cards"])
-  metrics_log.write_json(workdir, f"results/{name}.json", result)
-  storage.publish(workdir)  # Else the next `refresh` takes them away again.
+  with _one_writer(workdir):
+    storage.refresh(workdir, "results/cards.jsonl")
+    metrics_log.append_lines(workdir, "results/cards.jsonl", result["cards"])
+    metrics_log.write_json(workdir, f"results/{name}.json", result)
+    storage.publish(workdir)  # Else the next `refresh` takes them away again.
+
+
+@contextlib.contextmanager
+def _one_writer(workdir: str) -> Iterator[None]:
+  """Keeps other evaluations from adding cards in a bucket at the same time.
+
+  A file there is written as a whole, so one would take away another's cards.
+  On disk, lines are appended.
+  """
+  if jax.process_index() != 0 or not storage.is_bucket(workdir):
+    yield
+    return
+  path = f"{storage.absolute(workdir)}/results/.cards.lock"
+  with contextlib.ExitStack() as held:
+    with errors.of_bucket("write to", workdir):
+      held.enter_context(lease.Leases().wait(path, to="add its cards"))
+    yield
 
 
 def log(card: Card) -> None:

@@ -79,6 +79,23 @@ class Leases:
       with contextlib.suppress(Exception):  # Left behind, it is soon too old.
         epath.Path(path).unlink()
 
+  @contextlib.contextmanager
+  def wait(self, path: str, *, to: str) -> Iterator[None]:
+    """Holds a lease in the block, as soon as nobody else does.
+
+    Where it waits, a line of the log says so, and what it waits `to` do.
+    """
+    has_said = False
+    while True:
+      with self.take(path) as is_ours:
+        if is_ours:
+          yield
+          return
+      if not has_said:
+        logging.info("Waiting for %s to %s.", self.holder(path), to)
+      has_said = True
+      time.sleep(min(1.0, LEFT_AFTER_SECONDS / 10))
+
   def is_renewed(self, path: str) -> bool:
     """Whether another one has renewed the lease since it was first seen."""
     return path in self._seen and self._seen[path].is_renewed
