@@ -1,6 +1,5 @@
 """Slots: the loss that trains their convolution alone, and their work."""
 
-import dataclasses
 import functools
 import itertools
 from typing import NamedTuple
@@ -272,21 +271,6 @@ def test_inputs_that_wait_count_for_no_slot():
   assert not np.any(losses[0])
   assert not np.any(losses[1])
   assert np.all(losses[2] > 0)
-
-
-def test_slots_and_their_convolution_are_counted_by_hand():
-  config = tiny.model_config(
-    layers=("compressive",), **{"compressive.slots": 5, "compressive.rate": 3}
-  )
-  plain = dataclasses.replace(config, layers=("attention",))
-  keys = 2 * 3 * 8 * 5  # Those of the slots, in two layers.
-  convolution = 2 * 8 * 8  # One slot [8] for three states [8] is a third.
-  for mem_len, more in ((6, keys + convolution), (0, 0)):
-    works = [
-      network.forward_flops_per_token(one, segment_len=3, mem_len=mem_len)
-      for one in (plain, config)
-    ]
-    assert works[1] - works[0] == pytest.approx(2 * more)
 
 
 @pytest.mark.parametrize("updates", [{"num_kv_heads": 1}, {"qk_norm": True}])

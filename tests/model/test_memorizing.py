@@ -34,19 +34,3 @@ def test_what_is_retrieved_has_no_gradient():
   assert not np.any(table[7])
   assert np.any(table[1])
   assert np.any(table[6])
-
-
-def test_retrieval_counts_its_scores_and_values():
-  """Beyond a window of 2, keys have scores, and 4 values are retrieved."""
-  near, far = (
-    network.forward_flops_per_token(
-      tiny.model_config(layers=("memorizing",)), segment_len=4, mem_len=mem_len
-    )
-    for mem_len in (2, 9)
-  )
-  # Of the 4 tokens, with a memory of 2 and with one of 9.
-  scores = (7 + 8 + 9 + 10) / 4 - (0 + 1 + 2 + 3) / 4
-  values = 4 - (0 + 1 + 2 + 3) / 4
-  assert far - near == 2 * 2 * 8 * (
-    scores + values
-  )  # Two layers, two heads [4].

@@ -172,7 +172,7 @@ TESTS = {
     "tests/model/test_dropout.py::test_dropout_rates_are",
     "tests/model/test_compressive.py::test_all_places",
     _FLOPS + "the_work",
-    _FLOPS + "an_adaptive",
+    "tests/model/test_flops.py::test_a_model_counts_its_shortlist",
     _STEP + "penalties",
     _STEP + "no_gradient",
   ),

@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 
 from tests import corpus
-from tests import kinds
-from tests import oracles
 from tests import tiny
 from tests.training.runs import lines
 from transformer_xl import hardware
 from transformer_xl.config import load
 from transformer_xl.model import nats
 from transformer_xl.model import network
-from transformer_xl.model.mixers import mixer
 from transformer_xl.training import hooks
 from transformer_xl.training import log_window
 from transformer_xl.training import loop
@@ -73,43 +70,6 @@ def test_the_work_of_a_token_is_counted_by_hand():
   assert network.forward_flops_per_token(
     few, segment_len=4, mem_len=6
   ) == pytest.approx(2 * (layers + softmax - forgotten))
-
-
-@pytest.mark.parametrize("name", kinds.mixers(attends=False))
-def test_recurrent_layers_count_their_matrices(name):
-  """Each entry of a matrix is one multiply-add for a token.
-
-  Those of the state, and how often a matrix multiplies, are what the mixer's
-  own file counts.
-  """
-  config = tiny.model_config(layers=(name,), num_layers=3)
-  layers = tiny.params(config)["layers"]
-  for mem_len in (0, 1, 6):
-    reading = mixer.Reading(segment_len=4, mem_len=mem_len)
-    more, times = oracles.get(name, "work", no_work)(config, reading, {})
-    matrices = sum(
-      leaf.size * times.get(path[-1].key, 1)
-      for path, leaf in jax.tree.leaves_with_path(layers)
-      if leaf.ndim > 2  # The first axis is that of layers.
-    )
-    assert network.forward_flops_per_token(
-      config, segment_len=4, mem_len=mem_len
-    ) == pytest.approx(2 * (matrices + 3 * more + 8 * 23))
-
-
-def no_work(*arguments):
-  del arguments
-  return 0, {}
-
-
-def test_an_adaptive_softmax_counts_its_head():
-  plain = tiny.model_config()
-  adaptive = tiny.model_config(cutoffs=(5, 9))
-  works = [
-    network.forward_flops_per_token(config, segment_len=4, mem_len=0)
-    for config in (plain, adaptive)
-  ]
-  assert works[0] - works[1] == 2 * 8 * (23 - 5 - 2)
 
 
 def test_utilisation_is_null_where_the_peak_is_unknown(monkeypatch):
