@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests import commands
 from tests import kinds
 
 NAME = kinds.mixer(attends=False)
@@ -32,20 +33,22 @@ def run(*words):
   )
 
 
-@pytest.mark.parametrize(
-  ("words", "said"),
-  [
-    ((), "give the name of one mixer or encoding"),
-    ((f"{NAME}x",), f"'{NAME}x'; did you mean {NAME}?"),
-    (("ema", "--extensions=nowhere.py"), "there is no such file"),
-  ],
+MISTAKES = (
+  ((), "give the name of one mixer or encoding"),
+  ((f"{NAME}x",), f"'{NAME}x'; did you mean {NAME}?"),
+  (("ema", "--extensions=nowhere.py"), "there is no such file"),
 )
-def test_a_mistake_ends_in_one_line(words, said):
-  ended = run(*words)
-  assert ended.returncode == 2
-  assert said in ended.stderr
-  assert ended.stderr.count("\n") == 1
-  assert ended.stdout == ""
+
+
+def test_a_mistake_ends_in_one_line():
+  command = {"module": "transformer_xl.conformance.__main__", "apart": True}
+  cases = [command | {"arguments": words} for words, _ in MISTAKES]
+  (results,) = commands.finished([cases], ("transformer_xl.conformance.kit",))
+  for (_, said), ended in zip(MISTAKES, results, strict=True):
+    assert ended["status"] == 2
+    assert said in ended["stderr"]
+    assert ended["stderr"].count("\n") == 1
+    assert ended["stdout"] == ""
 
 
 @pytest.mark.slow
