@@ -1,7 +1,8 @@
 """Implementations with one mistake each, to show that the checks see it.
 
 Mistakes inside the model are made by replacing a function while it is traced;
-the others spoil what goes into a step or comes out of it.
+the others spoil what goes into a step or comes out of it. Those that NumPy can
+show are in `test_kit`: resets that are ignored, a lane or a token that is seen.
 """
 
 import jax
@@ -11,16 +12,6 @@ from tests.conformance import adapters
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import distances as distances_lib
 from transformer_xl.model.kernels import xla_attention
-
-
-class IgnoresResets(adapters.Package):
-  def read(self, params, tokens, memory, resets):
-    return super().read(params, tokens, memory, jnp.zeros_like(resets))
-
-
-class ResetsWholeLanesOnly(adapters.Package):
-  def read(self, params, tokens, memory, resets):
-    return super().read(params, tokens, memory, resets.at[:, 1:].set(False))
 
 
 class RemembersAfterReset(adapters.Package):
@@ -46,12 +37,6 @@ class KeepsOneSegment(adapters.Package):
     return result, after._replace(length=length)
 
 
-class MixesLanes(adapters.Package):
-  def read(self, params, tokens, memory, resets):
-    layers = jax.tree.map(lambda x: jnp.roll(x, 1, axis=1), memory.layers)
-    return super().read(params, tokens, memory._replace(layers=layers), resets)
-
-
 class AttendsEmptyMemory(adapters.Package):
   def fresh(self, batch_size):
     memory = super().fresh(batch_size)
@@ -74,16 +59,6 @@ class ForgetsToNormalise(adapters.Package):
   def read(self, params, tokens, memory, resets):
     result, after = super().read(params, tokens, memory, resets)
     return result + 0.001, after
-
-
-def see_the_next_token(monkeypatch):
-  original = xla_attention.visible_mask
-
-  def visible_mask(reach, num_keys):
-    visible = original(reach, num_keys)
-    return visible | jnp.roll(visible, 1, axis=2)
-
-  monkeypatch.setattr(xla_attention, "visible_mask", visible_mask)
 
 
 def window_too_long(monkeypatch):
