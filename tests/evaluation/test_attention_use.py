@@ -66,6 +66,7 @@ def read(config, resets=None, **settings):
   return params, memory, inputs, found
 
 
+@functools.cache
 def reading(config, **settings):
   """The compiled function that reads a segment."""
   model = network.Network(config, mixer.Settings(inspects=True, **settings))
