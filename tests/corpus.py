@@ -1,8 +1,10 @@
 """Tiny prepared datasets as data_prep writes them, and runs on them."""
 
+import contextlib
 import hashlib
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import ml_collections
@@ -62,6 +64,15 @@ def write(data_dir: Any, *, name: str = NAME) -> str:
   }
   (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
   return str(data_dir)
+
+
+@contextlib.contextmanager
+def changed_meta(folder: Any) -> Iterator[dict[str, Any]]:
+  """Writes what a block changes in the description of a dataset."""
+  path = pathlib.Path(folder, "meta.json")
+  meta = json.loads(path.read_text("utf-8"))
+  yield meta
+  path.write_text(json.dumps(meta), encoding="utf-8")
 
 
 def text(num_tokens: int, *, seed: int = 0) -> np.ndarray:

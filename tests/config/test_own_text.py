@@ -1,6 +1,5 @@
 """The settings for one's own text follow its size, and are legal for each."""
 
-import json
 import math
 import types
 
@@ -147,19 +146,16 @@ def test_a_text_that_is_not_there_is_one_line(data_dir, name):
 
 def test_rare_symbols_get_narrower_vectors(tmp_path):
   data_dir = corpus.write(tmp_path)
-  path = tmp_path / corpus.NAME / "meta.json"
-  meta = json.loads(path.read_text())
-  path.write_text(json.dumps(meta | {"suggested_cutoffs": [7, 12]}))
+  with corpus.changed_meta(tmp_path / corpus.NAME) as meta:
+    meta["suggested_cutoffs"] = [7, 12]
   config = own_text.get_config(f"{data_dir}/{corpus.NAME}")
   assert (config.model.cutoffs, config.model.div_val) == ((7, 12), 2)
 
 
 def test_without_held_out_text_nothing_is_evaluated(tmp_path):
   data_dir = corpus.write(tmp_path)
-  path = tmp_path / corpus.NAME / "meta.json"
-  meta = json.loads(path.read_text())
-  del meta["splits"]["valid"], meta["splits"]["test"]
-  path.write_text(json.dumps(meta))
+  with corpus.changed_meta(tmp_path / corpus.NAME) as meta:
+    del meta["splits"]["valid"], meta["splits"]["test"]
   config = own_text.get_config(f"{data_dir}/{corpus.NAME}")
   assert config.train.eval_every_steps == 0
   assert config.train.finish_with == ("generate", "report")

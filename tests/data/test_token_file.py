@@ -1,6 +1,5 @@
 """Token files: intact ones, and damaged ones."""
 
-import json
 import shutil
 
 import numpy as np
@@ -53,9 +52,8 @@ def _remove_documents(folder):
 
 
 def _rename_split(folder):
-  meta = json.loads((folder / "meta.json").read_text())
-  meta["splits"]["other"] = meta["splits"].pop("train")
-  (folder / "meta.json").write_text(json.dumps(meta))
+  with corpus.changed_meta(folder) as meta:
+    meta["splits"]["other"] = meta["splits"].pop("train")
 
 
 def _change_a_token(folder):

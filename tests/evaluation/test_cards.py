@@ -193,9 +193,8 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
   ids = np.load(other / "test.npy")
   np.save(other / "test.npy", np.where(ids == 1, 2, ids).astype(ids.dtype))
   digest = hashlib.sha256((other / "test.npy").read_bytes()).hexdigest()
-  meta = json.loads((other / "meta.json").read_text())
-  meta["splits"]["test"]["sha256"] = digest
-  (other / "meta.json").write_text(json.dumps(meta))
+  with corpus.changed_meta(other) as meta:
+    meta["splits"]["test"]["sha256"] = digest
   configs = [
     corpus.config(data_dir, **{"data.name": name})
     for name in (corpus.NAME, "other")
@@ -276,9 +275,8 @@ def test_every_setting_of_evaluation_is_on_the_card():
 def word_data(folder):
   """The tiny dataset, as if its symbols were words."""
   data_dir = corpus.write(folder)
-  path = folder / corpus.NAME / "meta.json"
-  meta = json.loads(path.read_text())
-  path.write_text(json.dumps(meta | {"unit": "word"}))
+  with corpus.changed_meta(folder / corpus.NAME) as meta:
+    meta["unit"] = "word"
   return data_dir
 
 
@@ -286,11 +284,10 @@ def test_bytes_of_a_text_with_longer_characters_have_bits_per_character(
   tmp_path,
 ):
   data_dir = corpus.write(tmp_path)
-  path = tmp_path / corpus.NAME / "meta.json"
-  meta = json.loads(path.read_text()) | {"unit": "byte"}
   found = []
   for dataset in ("text", "enwik8"):
-    path.write_text(json.dumps(meta | {"dataset": dataset}))
+    with corpus.changed_meta(tmp_path / corpus.NAME) as meta:
+      meta |= {"unit": "byte", "dataset": dataset}
     card = make_card(corpus.config(data_dir), 200.0, num_characters=160)
     assert card["bits_per_byte"] == pytest.approx(0.5 / np.log(2))
     found.append(card["bits_per_character"] * np.log(2))
@@ -303,10 +300,8 @@ def test_the_share_of_unknown_tokens_is_on_the_card(
   tmp_path, workdir, caplog, unknown, is_warned
 ):
   data_dir = corpus.write(tmp_path)
-  path = tmp_path / corpus.NAME / "meta.json"
-  meta = json.loads(path.read_text())
-  meta["splits"]["test"]["num_unknown"] = unknown
-  path.write_text(json.dumps(meta))
+  with corpus.changed_meta(tmp_path / corpus.NAME) as meta:
+    meta["splits"]["test"]["num_unknown"] = unknown
   lengths = {"eval.mem_len": (0, 8)}
   cards = evaluate.run(corpus.config(data_dir, **lengths), workdir)
   assert [card["unknown_share"] for card in cards] == [unknown / 150] * 2

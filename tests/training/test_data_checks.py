@@ -1,7 +1,5 @@
 """What is said of a run's text before its first update."""
 
-import json
-
 import pytest
 
 from tests import corpus
@@ -34,10 +32,8 @@ def test_the_advice_for_drawn_lengths_is_a_number_of_updates(data_dir, caplog):
 
 def test_validation_needs_its_split(tmp_path):
   data_dir = corpus.write(tmp_path / "data")
-  path = tmp_path / "data" / corpus.NAME / "meta.json"
-  meta = json.loads(path.read_text())
-  del meta["splits"]["valid"]
-  path.write_text(json.dumps(meta))
+  with corpus.changed_meta(tmp_path / "data" / corpus.NAME) as meta:
+    del meta["splits"]["valid"]
   run = str(tmp_path / "run")
   text = (
     "train.eval_every_steps=2 validates on a split 'valid', and .* has only"

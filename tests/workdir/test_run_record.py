@@ -193,9 +193,8 @@ def write_reversed(data_dir):
   lines = (folder / "vocabulary.txt").read_text().splitlines()
   content = "".join(f"{line}\n" for line in reversed(lines)).encode()
   (folder / "vocabulary.txt").write_bytes(content)
-  meta = json.loads((folder / "meta.json").read_text())
-  meta["vocabulary"]["sha256"] = hashlib.sha256(content).hexdigest()
-  (folder / "meta.json").write_text(json.dumps(meta))
+  with corpus.changed_meta(folder) as meta:
+    meta["vocabulary"]["sha256"] = hashlib.sha256(content).hexdigest()
   return str(folder)
 
 
