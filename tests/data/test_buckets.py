@@ -1,7 +1,6 @@
 """Token files in a bucket: copied once, checked, and copied again."""
 
 import hashlib
-import json
 import os
 
 import numpy as np
@@ -93,10 +92,9 @@ def test_text_that_changed_in_the_bucket_is_another_copy(dataset, tmp_path):
   old = token_file.open_split(dataset, "train")
   folder = tmp_path / corpus.NAME
   np.save(folder / "train.npy", TEXT[::-1])
-  meta = json.loads((folder / "meta.json").read_text())
   digest = hashlib.sha256((folder / "train.npy").read_bytes()).hexdigest()
-  meta["splits"]["train"]["sha256"] = digest
-  (folder / "meta.json").write_text(json.dumps(meta))
+  with corpus.changed_meta(folder) as meta:
+    meta["splits"]["train"]["sha256"] = digest
   emulator.upload(folder, dataset)
   storage.forget(dataset)
   new = token_file.open_split(dataset, "train")
