@@ -14,7 +14,6 @@ import pytest
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation.dynamic import evaluator as dynamic
-from transformer_xl.model import network
 from transformer_xl.training import programs
 
 # They say what happens between updates, so no program depends on them.
@@ -31,7 +30,7 @@ def sharing() -> Iterator[None]:
   """Makes the programs of training and evaluation once for each model."""
   update = functools.cache(programs.update)
   creators = functools.cache(programs.creators)
-  abstract_state = functools.cache(programs.abstract_state)
+  abstract_state = programs.abstract_state
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
       programs, "update", lambda recipe, mesh: update(_program(recipe), mesh)
@@ -41,9 +40,6 @@ def sharing() -> Iterator[None]:
     )
     patch.setattr(
       programs, "abstract_state", lambda recipe: abstract_state(_usual(recipe))
-    )
-    patch.setattr(
-      network, "abstract_params", functools.cache(network.abstract_params)
     )
     for kind in (evaluator.Evaluator, dynamic.DynamicEvaluator):
       patch.setattr(kind, "__init__", _shared(kind.__init__))

@@ -66,12 +66,7 @@ def params(config: schema.ModelConfig, *, seed: int = 0) -> dict:
 
 @functools.cache
 def _params(config: schema.ModelConfig, seed: int) -> dict:
-  return draw(_abstract_params(config), seed=seed)
-
-
-@functools.cache
-def _abstract_params(config: schema.ModelConfig) -> dict:
-  return network.abstract_params(config)
+  return draw(network.abstract_params(config), seed=seed)
 
 
 def in_places(params: dict, count: int) -> dict:
