@@ -57,3 +57,9 @@ def difference(actual, expected) -> float:
     return float(largest / size) if size else np.inf
 
   return max(jax.tree.leaves(jax.tree.map(compare, actual, expected)))
+
+
+def distance(one, other) -> float:
+  """The largest difference of two trees, whatever the size of their numbers."""
+  parts = jax.tree.map(lambda a, b: np.abs(a - b).max(), one, other)
+  return max(map(float, jax.tree.leaves(parts)))

@@ -41,7 +41,7 @@ def test_the_moving_average_follows_the_parameters():
   expected = jax.tree.map(
     lambda *leaves: sum(map(np.multiply, weights, leaves)), *seen
   )
-  assert test_step.distance(state.average, state.params) > 1e-2
+  assert comparison.distance(state.average, state.params) > 1e-2
   comparison.assert_close(state.average, expected, roundings=30)
 
 
@@ -68,5 +68,5 @@ def test_the_mean_of_the_parameters_begins_after_its_first_step():
     if i < 2:
       test_step.assert_equal(state.average, state.params)
   mean = jax.tree.map(lambda *leaves: sum(leaves) / 2, *seen[2:])
-  assert test_step.distance(mean, state.params) > 1e-3
+  assert comparison.distance(mean, state.params) > 1e-3
   comparison.assert_close(state.average, mean, roundings=30)

@@ -158,11 +158,6 @@ def assert_is_slope(gradient, config, segments):
     assert np.sum(products) == pytest.approx(slope, abs=tolerance)
 
 
-def distance(one, other):
-  parts = jax.tree.map(lambda a, b: np.max(np.abs(a - b)), one, other)
-  return max(map(float, jax.tree.leaves(parts)))
-
-
 ZEROS = {"model.memory_start": "zeros"}
 FEW = {
   "model.num_layers": 3,
@@ -219,7 +214,7 @@ def test_memory_carries_the_gradient_into_earlier_segments(num_segments):
   sums = metrics.sums.nll, alone.sums.nll
   assert float(sums[0]) == pytest.approx(float(sums[1]), rel=1e-6)
   comparison.assert_close(memory, last, roundings=30)
-  assert distance(gradient, stopped) > 1e-2
+  assert comparison.distance(gradient, stopped) > 1e-2
   with pytest.raises(AssertionError):
     assert_is_slope(stopped, config, segments)
 
@@ -257,7 +252,7 @@ def test_a_chunk_is_a_loop_of_updates():
   after, remembered, metrics = chunk(*start(config), both)
   assert int(after.step) == int(state.step) == 2
   np.testing.assert_allclose(metrics.sums.nll, losses, rtol=1e-5)
-  assert distance(after.params, start(config)[0].params) > 1e-2
+  assert comparison.distance(after.params, start(config)[0].params) > 1e-2
   # Two programs may round differently.
   comparison.assert_close(after.params, state.params, roundings=30)
   comparison.assert_close(remembered, memory, roundings=30)

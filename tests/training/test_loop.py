@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import corpus
 from tests import tiny
 from tests.training import test_step
@@ -180,7 +181,7 @@ def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
   last, average = params(parts, "raw"), params(parts, "asgd")
   test_step.assert_equal(params(whole, "raw"), last)
   test_step.assert_equal(params(whole, "asgd"), average)
-  assert test_step.distance(last, average) > 1e-3
+  assert comparison.distance(last, average) > 1e-3
 
 
 @pytest.mark.rest

@@ -63,11 +63,6 @@ def update(config, segment, *, step=0):
   return params, after.params, metrics
 
 
-def change(before, after):
-  parts = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), before, after)
-  return max(map(float, jax.tree.leaves(parts)))
-
-
 @pytest.mark.rest
 def test_context_has_gradient_and_no_loss():
   config = make_config(**{"train.context_len": CONTEXT})
@@ -92,7 +87,7 @@ def test_context_has_gradient_and_no_loss():
     before, segment.inputs[:, :CONTEXT]
   )
   expected = jax.tree.map(lambda p, g: p - 0.1 * g, before, gradient)
-  assert change(before, after) > 1e-3
+  assert comparison.distance(before, after) > 1e-3
   # Sums in another order.
   comparison.assert_close(after, expected, roundings=30)
   assert float(metrics.sums.num_tokens) == LANES * LENGTH
@@ -117,7 +112,7 @@ def test_a_padded_update_is_that_of_the_drawn_length():
   assert float(metrics.learning_rate) == pytest.approx(0.05)
   assert float(metrics.sums.nll) == pytest.approx(float(plain.sums.nll))
   half = jax.tree.map(lambda a, b: (a + b) / 2, before, other)
-  assert change(before, one) > 1e-3
+  assert comparison.distance(before, one) > 1e-3
   comparison.assert_close(one, half, roundings=30)
 
 
@@ -151,7 +146,7 @@ def test_embedding_tables_have_a_rate_of_their_own():
       before[name],
       other[name],
     )
-    assert change(before[name], one[name]) > 1e-4
+    assert comparison.distance(before[name], one[name]) > 1e-4
     comparison.assert_close(one[name], expected, roundings=10)
 
 

@@ -110,11 +110,6 @@ def assert_equal(one, other):
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def distance(one, other):
-  parts = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), one, other)
-  return max(map(float, jax.tree.leaves(parts)))
-
-
 @pytest.mark.rest  # `test_gradient_segments` has the same, up to rounding.
 def test_a_chunk_is_a_loop_of_single_updates_bit_for_bit():
   config, segments = make_config(**EVERYTHING), make_segments()
@@ -148,7 +143,7 @@ def test_accumulation_over_lanes_is_one_update_on_all_of_them():
   assert config.train != whole_config.train
   state, memory, metrics = run(config, segments)
   whole, whole_memory, whole_metrics = run(whole_config, segments)
-  assert distance(whole.params, start(config)[0].params) > 1e-2
+  assert comparison.distance(whole.params, start(config)[0].params) > 1e-2
   # Sums in another order, over four updates.
   comparison.assert_close(state.params, whole.params, roundings=30)
   comparison.assert_close(metrics, whole_metrics, roundings=30)
@@ -163,7 +158,7 @@ def test_empty_lanes_change_no_update():
   with jax.set_mesh(mesh_lib.make_mesh(config.mesh)):
     state, memory, metrics = run(config, jax.tree.map(jnp.asarray, padded))
   whole, whole_memory, whole_metrics = run(config, segments)
-  assert distance(whole.params, start(config)[0].params) > 1e-2
+  assert comparison.distance(whole.params, start(config)[0].params) > 1e-2
   # Sums of the same numbers in another order, over four updates.
   comparison.assert_close(state.params, whole.params, roundings=30)
   comparison.assert_close(metrics, whole_metrics, roundings=30)
@@ -195,7 +190,7 @@ def test_lanes_of_different_parts_drop_other_units():
   update = compiled(step_lib.train_step, config)
   (_, after), _ = update(state, memory, segment, 0)
   hiddens = after.layers[0].hiddens
-  assert distance(hiddens[:, 0], hiddens[:, 1]) > 1e-3
+  assert comparison.distance(hiddens[:, 0], hiddens[:, 1]) > 1e-3
 
 
 @pytest.mark.some(1)
@@ -246,7 +241,9 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   assert_equal(metrics.sums, penalised.sums)
   # SGD at rate 0.1: the difference of the updates is that of the gradients.
   gradient = jax.jit(jax.grad(expected))(state.params)
-  assert distance(gradient, jax.tree.map(jnp.zeros_like, gradient)) > 1e-2
+  assert (
+    comparison.distance(gradient, jax.tree.map(jnp.zeros_like, gradient)) > 1e-2
+  )
   moved = jax.tree.map(lambda p, g: p - 0.1 * g, one.params, gradient)
   comparison.assert_close(other.params, moved, roundings=10)
 
@@ -286,7 +283,7 @@ def test_a_loss_of_mixers_is_a_mean_over_tokens():
     for tree in (state.params, after.params, gradient)
   )
   expected = jax.tree.map(lambda p, g: p - 0.1 * g, before, slope)
-  assert distance(expected, before) > 1e-3
+  assert comparison.distance(expected, before) > 1e-3
   comparison.assert_close(moved, expected, roundings=30)
 
 
@@ -344,8 +341,8 @@ def test_norms_are_those_before_clipping_and_rates_those_in_use():
   rates = np.array([0.1 / 3, 0.2 / 3, 0.1, 0.1])
   np.testing.assert_allclose(metrics.learning_rate, rates, rtol=1e-6)
   before = start(clipped)[0].params
-  assert 0 < distance(state.params, before) <= 1.001e-3 * rates.sum()
-  assert distance(free.params, before) > 1.001e-3 * rates.sum()
+  assert 0 < comparison.distance(state.params, before) <= 1.001e-3 * rates.sum()
+  assert comparison.distance(free.params, before) > 1.001e-3 * rates.sum()
 
 
 def test_no_gradient_flows_into_memory():
