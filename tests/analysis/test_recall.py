@@ -143,35 +143,48 @@ WINDOW = {"eval.same_length": True, "model.same_length_window": "mem_len"}
 LONGER = {"eval.same_length": True}  # One key more: the token itself.
 
 
-@pytest.mark.some(6)
+REACHES = [
+  ({}, 7, 4 + 7 + 10),
+  ({}, 10, 4 + 10 + 10),
+  (COMPRESSED, 4, 4 + (4 + 2 * 5) + 15),
+  ({}, 0, 4),
+  (COMPRESSED, 0, 4),
+  (LIMITS, 8, 4 + 3 + 10),
+  (LONGER, 7, 7 + 7),
+  (WINDOW, 0, 4),
+  (WINDOW, 7, 6 + 6),
+  (LIMITS | LONGER, 8, 3 + 8),
+  ({"eval.context_len": 3}, 0, 3 + 4),
+]
+WITHOUT_REACH = [
+  ({"model.layers": (kinds.recurrent(), "attention")}, 1, None),
+  (COMPRESSED | LONGER, 4, None),
+]
+
+
+def with_memory(updates, mem_len):
+  values = {"train.mem_len": 1, "eval.segment_len": 5} | updates
+  values |= {"eval.mem_len": (mem_len,)}
+  return load.from_config_dict(tiny.config_dict(**values))
+
+
 @pytest.mark.parametrize(
-  ("updates", "mem_len", "expected"),
-  [
-    ({}, 7, 4 + 7 + 10),
-    ({}, 10, 4 + 10 + 10),
-    ({}, 0, 4),
-    (COMPRESSED, 4, 4 + (4 + 2 * 5) + 15),
-    (COMPRESSED, 0, 4),
-    (LIMITS, 8, 4 + 3 + 10),
-    (LONGER, 7, 7 + 7),
-    (WINDOW, 7, 6 + 6),
-    (WINDOW, 0, 4),
-    (LIMITS | LONGER, 8, 3 + 8),
-    ({"eval.context_len": 3}, 0, 3 + 4),
-    ({"model.layers": (kinds.recurrent(), "attention")}, 1, None),
-    (COMPRESSED | LONGER, 4, None),
-  ],
+  ("updates", "mem_len", "expected"), [*REACHES, *WITHOUT_REACH]
 )
+def test_the_reach_is_counted_from_layers_and_lengths(
+  updates, mem_len, expected
+):
+  config = with_memory(updates, mem_len)
+  assert recall.reach(config.model, config.eval, mem_len) == expected
+
+
+@pytest.mark.some(4)  # Plain, compressed, limited, in a window.
+@pytest.mark.parametrize(("updates", "mem_len", "expected"), REACHES)
 def test_the_farthest_token_that_matters_is_at_the_reach(
   updates, mem_len, expected
 ):
   """The last guess of a segment depends on it, and on none before."""
-  values = {"train.mem_len": 1, "eval.segment_len": 5} | updates
-  values |= {"eval.mem_len": (mem_len,)}
-  config = load.from_config_dict(tiny.config_dict(**values))
-  assert recall.reach(config.model, config.eval, mem_len) == expected
-  if expected is None:
-    return
+  config = with_memory(updates, mem_len)
   model = protocol.make_network(config.model, config.eval)
   context_len = config.eval.context_len
   read = jax.jit(functools.partial(model.apply, method="log_probs"))
