@@ -127,11 +127,7 @@ def test_characteristic_models_are_imported_bit_for_bit(index):
 @pytest.mark.parametrize(
   "updates",
   [
-    {"norm": "rms"},
-    {"final_norm": True},
-    {"feed_forward": "geglu"},
-    {"qk_norm": True},
-    {"num_kv_heads": 1},
+    {"feed_forward": "geglu", "num_kv_heads": 1},
     {
       "norm": "rms",
       "final_norm": True,
