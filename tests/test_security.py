@@ -108,6 +108,8 @@ def test_an_archive_writes_nothing_outside_of_its_folder(kind, tmp_path):
       _member("folder/through.txt"),
     ):
       archive.addfile(info, io.BytesIO(b"words\n"))
+  links = {"link.txt", "pipe.txt", "folder"}
+  assert links.isdisjoint(source_lib.Tar(path).names)
   folder = tmp_path / "a" / "b"
   before = set(tmp_path.iterdir())
   unpacked = source_lib.unpack(

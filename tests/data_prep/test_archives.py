@@ -2,7 +2,6 @@
 
 import functools
 import gzip
-import tarfile
 import zipfile
 
 import pytest
@@ -113,29 +112,6 @@ def test_what_unpacks_to_an_implausible_size_is_refused(
     source.open("wiki.train.tokens"),
   ):
     pytest.fail("the archive was opened")
-
-
-def test_links_in_an_archive_are_not_followed(tmp_path):
-  secret = tmp_path / "secret"
-  secret.write_text("secret")
-  path = tmp_path / "a.tgz"
-  with tarfile.open(path, "w:gz") as archive:
-    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
-      link = tarfile.TarInfo(f"ptb.train.txt{kind.decode()}")
-      link.type, link.linkname = kind, str(secret)
-      archive.addfile(link)
-  assert source_lib.Tar(path).names == []
-
-
-def test_an_archive_cannot_write_outside_the_folder(tmp_path):
-  path = layouts.write_tar(
-    tmp_path / "a.tgz", {"../../x/news.en-00001-of-00100": b"a\n"}
-  )
-  folder = source_lib.unpack(
-    source_lib.Tar(path), tmp_path / "in" / "side", wanted=lambda name: True
-  )
-  assert "news.en-00001-of-00100" in folder.names
-  assert {p.name for p in tmp_path.iterdir()} == {"a.tgz", "in"}
 
 
 def test_an_encrypted_zip_is_refused(tmp_path):
