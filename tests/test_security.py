@@ -7,12 +7,9 @@ import pathlib
 import tarfile
 
 import pytest
-import requests
 
 from tests import tiny
-from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.data_prep import download
 from transformer_xl.data_prep import source as source_lib
 from transformer_xl.workdir import run_record
 
@@ -121,35 +118,6 @@ def test_an_archive_writes_nothing_outside_of_its_folder(kind, tmp_path):
   assert set(unpacked.names) == names
   assert not any(file.is_symlink() for file in folder.iterdir())
   assert secret.read_text() == "secret"
-
-
-def test_a_redirection_to_an_open_connection_is_refused(tmp_path, monkeypatch):
-  class Redirecting(requests.adapters.BaseAdapter):
-    def send(self, request, **_):
-      response = requests.Response()
-      response.status_code = 302
-      response.headers["Location"] = "http://mirror.example/file"
-      response.url, response.request = request.url, request
-      response.raw = io.BytesIO(b"text")
-      return response
-
-    def close(self):
-      pass
-
-  genuine = download._session
-
-  def session():
-    session = genuine()
-    session.mount("https://", Redirecting())
-    return session
-
-  monkeypatch.setattr(download, "_session", session)
-  archive = download.Archive(filename="file", urls=("https://a.example/file",))
-  with pytest.raises(
-    errors.UserError, match="leads to an address that is not https"
-  ):
-    download.fetch(archive, tmp_path)
-  assert not (tmp_path / "file").exists()
 
 
 def test_what_a_run_records_has_no_environment_and_no_command_line(
