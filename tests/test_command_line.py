@@ -53,26 +53,6 @@ def main(argv):
 
 command_line.run(main, quiet=False)
 """
-IMPORTS = """
-import copy
-import logging
-import os
-
-import fsspec
-import matplotlib
-
-def settings():
-  environment = [name for name in os.environ if name.startswith("GCSFS")]
-  level = logging.getLogger("gcsfs").level
-  plots = dict(matplotlib.rcParams)
-  return copy.deepcopy([environment, level, plots, fsspec.config.conf])
-
-before = settings()
-import transformer_xl.analysis.recl
-import transformer_xl.pretrained
-assert settings() == before
-"""
-
 WAITING = """
 import atexit, sys, threading, time
 from transformer_xl import command_line
@@ -156,20 +136,6 @@ def test_a_value_that_jax_refuses_is_named_with_its_variable(
   assert finished.returncode == 2
   (line,) = finished.stderr.splitlines()
   assert line.startswith(f"error: JAX refuses {name}={value!r} of the envir")
-
-
-def test_an_import_changes_no_settings_of_other_libraries():
-  environment = {
-    name: value
-    for name, value in os.environ.items()
-    if not name.startswith("GCSFS")
-  }
-  subprocess.run(
-    [sys.executable, "-c", IMPORTS],
-    check=True,
-    cwd=test_main.ROOT,
-    env=environment,
-  )
 
 
 def test_a_line_has_the_time_the_process_and_what_is_no_information():
