@@ -258,30 +258,42 @@ def test_a_program_is_named_as_one_types_it(monkeypatch, line, words):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
-@pytest.mark.parametrize(
-  ("platforms", "given", "expected"),
-  [
-    ("cpu", None, "glibc.malloc.hugetlb=1"),
-    ("cpu", "glibc.malloc.perturb=1", "glibc.malloc.perturb=1:{}"),
-    ("cpu", "glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
-    ("tpu", None, "None"),
-  ],
-)
-def test_a_command_on_a_cpu_asks_for_huge_pages(platforms, given, expected):
-  environment = os.environ | {"JAX_PLATFORMS": platforms}
-  environment.pop("GLIBC_TUNABLES", None)
-  if given:
-    environment["GLIBC_TUNABLES"] = given
+def test_a_command_on_a_cpu_asks_for_huge_pages_and_starts_again_once():
+  environment = {"JAX_PLATFORMS": "cpu"}
+  environment["GLIBC_TUNABLES"] = "glibc.malloc.perturb=1"
   finished = subprocess.run(
     [sys.executable, "-c", HUGE_PAGES, "an argument"],
     capture_output=True,
     check=True,
     cwd=test_main.ROOT,
-    env=environment,
+    env=os.environ | environment,
     text=True,
   )
-  expected = expected.format("glibc.malloc.hugetlb=1")
-  assert finished.stdout == f"once\n{expected} an argument\n"
+  tunables = "glibc.malloc.perturb=1:glibc.malloc.hugetlb=1"
+  assert finished.stdout == f"once\n{tunables} an argument\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+@pytest.mark.parametrize(
+  ("platforms", "given", "expected"),
+  [
+    ("cpu", "", "glibc.malloc.hugetlb=1"),
+    ("cpu", "glibc.malloc.hugetlb=0", None),
+    ("tpu", "", None),
+  ],
+)
+def test_a_command_starts_again_by_platform_and_by_what_is_set(
+  monkeypatch, platforms, given, expected
+):
+  found = []
+  monkeypatch.setenv("JAX_PLATFORMS", platforms)
+  monkeypatch.setenv("GLIBC_TUNABLES", given)
+  monkeypatch.setattr(command_line, "_is_own_process", lambda: True)
+  monkeypatch.setattr(
+    os, "execv", lambda *_: found.append(os.environ["GLIBC_TUNABLES"])
+  )
+  command_line.use_huge_pages()
+  assert found == [expected] * bool(expected)
 
 
 def test_windows_is_refused_in_one_line():
