@@ -4,14 +4,20 @@ import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from tests import corpus
+from tests import oracle
 from tests import tiny
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import storage
 from transformer_xl.analysis import study
 from transformer_xl.config import schema
+from transformer_xl.data import token_file
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import params_writer
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 # What comparisons train.
 COMPARED = {
@@ -35,6 +41,29 @@ def write(
   run_record.keep_vocabulary(os.path.join(data_dir, corpus.NAME), str(workdir))
   storage.publish(str(workdir))
   return config
+
+
+def model(
+  data_dir: str, **updates: Any
+) -> tuple[trained_model.TrainedModel, token_file.TokenFile]:
+  """A model with random parameters, of no folder, and its text."""
+  values = {"model.vocab_size": len(corpus.SYMBOLS)}
+  config = corpus.config(data_dir, **values | updates)
+  mesh = mesh_lib.make_mesh(config.mesh)
+  params = tiny.params(config.model)
+  subject = trained_model.TrainedModel(config, mesh, params, step=0)
+  return subject, token_file.open_split(config.data.dataset_dir, "test")
+
+
+def slow_loss(
+  config: schema.ExperimentConfig, tokens: Any, position: int, context_len: int
+) -> float:
+  """Loss of the token at a position, given some tokens before it."""
+  known = np.asarray(tokens)[None, position - context_len : position]
+  memory = oracle.start(config.model, batch_size=1, mem_len=0)
+  params = tiny.params(config.model)
+  log_probs, _ = oracle.segment(params, config.model, known, memory, mem_len=0)
+  return -log_probs[0, -1, tokens[position]]
 
 
 def save_no_picture(figure: Any, path: str, **options: Any) -> None:

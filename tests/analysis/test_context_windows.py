@@ -4,42 +4,17 @@ import jax
 import numpy as np
 import pytest
 
-from tests import corpus
-from tests import oracle
-from tests import tiny
+from tests.analysis import runs
 from transformer_xl import errors
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import context_windows
-from transformer_xl.data import token_file
-from transformer_xl.workdir import trained_model
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
-
-
-def make(data_dir, **updates):
-  values = {"model.vocab_size": len(corpus.SYMBOLS)}
-  config = corpus.config(data_dir, **values | updates)
-  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
-  mesh = mesh_lib.make_mesh(config.mesh)
-  params = tiny.params(config.model)
-  subject = trained_model.TrainedModel(config, mesh, params, step=0)
-  return subject, file
-
-
-def slow_loss(config, tokens, position, context_len):
-  """Loss of the token at a position, given some tokens before it."""
-  tokens = np.asarray(tokens)
-  known = tokens[None, position - context_len : position]
-  lanes = oracle.start(config.model, batch_size=1, mem_len=0)
-  params = tiny.params(config.model)
-  log_probs, _ = oracle.segment(params, config.model, known, lanes, mem_len=0)
-  return -log_probs[0, -1, tokens[position]]
 
 
 @pytest.mark.parametrize("encoding", ["relative", "absolute"])
 def test_nothing_before_a_window_matters(data_dir, encoding):
   updates = {"model.encoding": encoding}
-  subject, file = make(data_dir, **updates)
+  subject, file = runs.model(data_dir, **updates)
   starts = np.array([0, 7, 50])
   with jax.set_mesh(subject.mesh):
     found = context_windows.losses(
@@ -47,7 +22,7 @@ def test_nothing_before_a_window_matters(data_dir, encoding):
     )
   for row, start in zip(found, starts, strict=True):
     expected = [
-      slow_loss(subject.config, file.tokens, start + length, length)
+      runs.slow_loss(subject.config, file.tokens, start + length, length)
       for length in range(1, 10)
     ]
     np.testing.assert_allclose(row, expected, atol=ROUNDING)
@@ -56,7 +31,7 @@ def test_nothing_before_a_window_matters(data_dir, encoding):
 @pytest.mark.parametrize("resets", [False, True])
 def test_a_sliding_window_scores_each_token_once(data_dir, resets):
   updates = {"data.reset_at_documents": resets}
-  subject, file = make(data_dir, **updates)
+  subject, file = runs.model(data_dir, **updates)
   with jax.set_mesh(subject.mesh):
     score = context_windows.score_sliding(subject, 8)
   assert score.num_tokens == len(file.tokens) - 1
@@ -68,13 +43,13 @@ def test_a_sliding_window_scores_each_token_once(data_dir, resets):
     last = starts[np.searchsorted(starts, np.arange(149), "right") - 1]
     contexts = np.minimum(contexts, 1 + np.arange(149) - last)
   expected = sum(
-    slow_loss(subject.config, file.tokens, position, context_len)
+    runs.slow_loss(subject.config, file.tokens, position, context_len)
     for position, context_len in enumerate(contexts, start=1)
   )
   assert score.nll == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_window_longer_than_the_text_is_one_line(data_dir):
-  subject, _ = make(data_dir)
+  subject, _ = runs.model(data_dir)
   with pytest.raises(errors.UserError, match="longer than the 149 pairs of te"):
     context_windows.score_sliding(subject, 150)

@@ -12,16 +12,11 @@ from hypothesis import strategies as st
 
 from tests import corpus
 from tests import kinds
-from tests import oracle
-from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import group
 from transformer_xl.analysis import recl
 from transformer_xl.config import load
-from transformer_xl.data import token_file
-from transformer_xl.workdir import trained_model
 
 RECURRENT = {
   "model.layers": (kinds.recurrent(),),
@@ -95,22 +90,10 @@ def folder(tmp_path_factory):
 
 
 def read(folder, contexts, **updates):
-  config = runs.write(
-    f"{folder}/data",
-    folder / "-".join(map(str, itertools.chain(*updates.items()))),
-    **{"eval.segment_len": 5, "analysis.num_tokens": 40} | updates,
-  )
-  mesh = mesh_lib.make_mesh(config.mesh)
-  params = tiny.params(config.model)
-  subject = trained_model.TrainedModel(config, mesh, params, step=0)
+  updates = {"eval.segment_len": 5, "analysis.num_tokens": 40} | updates
+  subject, file = runs.model(f"{folder}/data", **updates)
   losses, _ = recl.measure(subject, contexts)
-  return config, losses
-
-
-def tokens_of(config):
-  return np.asarray(
-    token_file.open_split(config.data.dataset_dir, "test").tokens, np.int32
-  )
+  return subject.config, file, losses
 
 
 @pytest.mark.some(2)
@@ -131,23 +114,15 @@ def test_losses_are_those_of_single_tokens_with_a_truncated_context(
 ):
   """Uses two layers, so that windows of keys reach twice as far."""
   contexts = [2, 5, 8]
-  config, losses = read(
+  config, file, losses = read(
     folder,
     contexts,
     **fields | {"train.segment_len": segment_len},
   )
-  tokens, params = tokens_of(config), tiny.params(config.model)
   assert losses.shape == (3, 40)
   for index, token in itertools.product(range(3), [8, 9, 20, 47]):
-    known = tokens[None, token - contexts[index] : token]
-    memory = oracle.start(config.model, batch_size=1, mem_len=0)
-    log_probs, _ = oracle.segment(
-      params, config.model, known, memory, mem_len=0
-    )
-    actual = losses[index, token - 8]
-    assert actual == pytest.approx(
-      -log_probs[0, -1, tokens[token]], abs=ROUNDING
-    )
+    expected = runs.slow_loss(config, file.tokens, token, contexts[index])
+    assert losses[index, token - 8] == pytest.approx(expected, abs=ROUNDING)
 
 
 @pytest.mark.parametrize("lengths", [(5, 0), (3, 2)])
@@ -157,32 +132,25 @@ def test_absolute_positions_are_read_no_farther_than_in_training(
   """Training reads a segment, and with it the text before that again."""
   absolute = {"model.encoding": "absolute", "train.mem_len": 0}
   absolute |= {"train.segment_len": lengths[0], "train.context_len": lengths[1]}
-  _, losses = read(folder, [2, 5, 8], **absolute)
+  *_, losses = read(folder, [2, 5, 8], **absolute)
   whole = {**absolute, "train.segment_len": 5, "train.context_len": 0}
-  _, shorter = read(folder, [2, 5], **whole)
+  *_, shorter = read(folder, [2, 5], **whole)
   np.testing.assert_array_equal(losses[2], losses[1])
   # The tokens start after the longest context.
   np.testing.assert_allclose(losses[:2, :37], shorter[:, 3:], atol=ROUNDING)
 
 
 def test_a_context_ends_where_a_document_starts(folder):
-  config, losses = read(
+  config, file, losses = read(
     folder, [3, 7], **{"model.num_layers": 1, "data.reset_at_documents": True}
   )
-  file = token_file.open_split(config.data.dataset_dir, "test")
-  tokens = np.asarray(file.tokens, np.int32)
-  params = tiny.params(config.model)
   num_cut = 0
   for index, token in itertools.product(range(2), range(7, 47)):
     context = (3, 7)[index]
     begin = max([start for start in file.documents if start < token])
     num_cut += begin > token - context
-    known = tokens[None, max(begin, token - context) : token]
-    memory = oracle.start(config.model, batch_size=1, mem_len=0)
-    log_probs, _ = oracle.segment(
-      params, config.model, known, memory, mem_len=0
-    )
-    expected = -log_probs[0, -1, tokens[token]]
+    known = min(token - begin, context)
+    expected = runs.slow_loss(config, file.tokens, token, known)
     assert losses[index, token - 7] == pytest.approx(expected, abs=ROUNDING)
   assert num_cut > 0
 
