@@ -231,18 +231,26 @@ def test_another_version_of_the_file_is_said(results):
   assert said in " ".join(result["stderr"].split())
 
 
-def test_two_files_of_one_name_are_two(tmp_path):
-  """In a process of its own, since it registers for good."""
+def test_two_files_of_one_name_and_two_versions_of_one_are_told_apart(tmp_path):
+  """In a process of its own, since it registers for good.
+
+  A study, a run and a text know which file they are of.
+  """
   mixer = "from transformer_xl import extend\n@extend.mixer('{}')\n"
-  mixer += "class Own(extend.Mixer):\n  pass\n"
+  mixer += "class {}(extend.Mixer):\n  pass\n"
   for place, name in (("a", "first"), ("b", "second"), ("c", "first")):
     (tmp_path / place).mkdir()
-    text = f"# In {place}.\n{mixer.format(name)}"
+    text = f"# In {place}.\n{mixer.format(name, 'Own')}"
     (tmp_path / place / "memory.py").write_text(text)
   (tmp_path / "copy").mkdir()
   shutil.copy(tmp_path / "a" / "memory.py", tmp_path / "copy")
+  (tmp_path / "memory.py").write_text(mixer.format("edited", "Edited"))
+  task = extensions.files()["my_task.py"]
+  (tmp_path / "my_task.py").write_text(task)
+  program = [sys.executable, "-c", TWO_FILES + EDITED]
+  environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
   subprocess.run(
-    [sys.executable, "-c", TWO_FILES], cwd=tmp_path, check=True, timeout=60
+    program, cwd=tmp_path, check=True, timeout=120, env=environment
   )
 
 
@@ -251,6 +259,7 @@ import pathlib
 from transformer_xl import errors
 from transformer_xl.config import extensions
 from transformer_xl.config import schema
+
 parts = [schema.Part("mixer", "first"), schema.Part("mixer", "second")]
 extensions.load(["a/memory.py", "b/memory.py"])
 extensions.load(["b/../a/memory.py", "copy/memory.py"])  # The same file.
@@ -272,31 +281,13 @@ for path, text in (
 assert extensions._of_parts(parts) == found
 """
 
-
-def test_no_result_is_kept_for_another_version_of_a_file(tmp_path):
-  """A study, a run and a text know which file they are of."""
-  mixer = "from transformer_xl import extend\n@extend.mixer('edited')\n"
-  mixer += "class Edited(extend.Mixer):\n  pass\n"
-  (tmp_path / "memory.py").write_text(mixer)
-  task = extensions.files()["my_task.py"]
-  (tmp_path / "my_task.py").write_text(task)
-  program = [sys.executable, "-c", EDITED]
-  environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-  subprocess.run(
-    program, cwd=tmp_path, check=True, timeout=120, env=environment
-  )
-
-
 EDITED = """
 import json
-import pathlib
 import shutil
 from absl import logging
 from tests import corpus
-from transformer_xl import errors
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
-from transformer_xl.config import extensions
 from transformer_xl.config import load
 from transformer_xl.config import registry
 from transformer_xl.data import token_file
