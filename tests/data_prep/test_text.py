@@ -225,19 +225,6 @@ def test_a_changed_vocabulary_makes_another_dataset(tmp_path):
   assert layouts.meta(folder) == before
 
 
-def test_a_trained_tokenizer_can_be_given(tmp_path):
-  path = tmp_path / "a.txt"
-  path.write_text("low lower lowest\n" * 9)
-  options = {"tokenizer": "subword", "valid_fraction": 0, "test_fraction": 0}
-  one = prepare(tmp_path, str(path), name="one", max_size=280, **options)
-  file = tmp_path / "tokenizer.json"
-  file.write_bytes((one / "vocabulary.json").read_bytes())
-  two = prepare(
-    tmp_path, str(path), name="two", vocabulary_file=str(file), **options
-  )
-  assert (one / "train.npy").read_bytes() == (two / "train.npy").read_bytes()
-
-
 @pytest.mark.parametrize("kind", ["byte", "character", "word", "subword"])
 def test_the_vocabulary_file_of_a_prepared_dataset_is_its_vocabulary(
   tmp_path, kind
