@@ -76,6 +76,9 @@ def test_weights_over_several_files_and_a_run_of_them_are_the_same(tmp_path):
     import_run.Request("huggingface", str(source)), workdir
   )
   assert report["num_tensors"] == len(weights)
+  assert sorted(report["files"]) == [
+    *("a.safetensors", "b.safetensors", "model.safetensors.index.json")
+  ]
   run = transformer_xl.load(workdir)
   np.testing.assert_array_equal(
     log_probabilities(run), log_probabilities(whole)

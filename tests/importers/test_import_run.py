@@ -10,8 +10,6 @@ import pytest
 import safetensors.numpy
 
 import tests.oracle
-from tests import kinds
-from tests import tiny
 from tests.importers import stored_files
 from tests.parity import configurations
 from transformer_xl import errors
@@ -22,7 +20,6 @@ from transformer_xl.formats import tensor_bundle
 from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
-from transformer_xl.importers import mapping
 from transformer_xl.model import network
 from transformer_xl.model.mixers import mixer
 from transformer_xl.text import generate
@@ -196,28 +193,6 @@ def test_a_run_survives_export_and_import(wt103, tmp_path):
   assert vocabularies[0].symbols == vocabularies[1].symbols
   with pytest.raises(errors.UserError, match="exists"):
     export_run.export(str(wt103), str(first))
-
-
-def test_weights_that_are_spread_over_files_are_the_same(wt103, tmp_path):
-  folder = tmp_path / "huggingface"
-  export_run.export(str(wt103), str(folder))
-  stored_files.spread(folder / "model.safetensors")
-  made, _, spread = make(tmp_path / "run", folder, "huggingface")
-  jax.tree.map(np.testing.assert_array_equal, load(wt103)[1], spread)
-  assert sorted(made["files"]) == [
-    *("a.safetensors", "b.safetensors", "model.safetensors.index.json")
-  ]
-
-
-@pytest.mark.parametrize(
-  "layers", [("attention:4",), (kinds.recurrent(), "attention")]
-)
-def test_other_layers_than_the_published_ones_are_not_exported(layers):
-  config = tiny.model_config(layers=layers)
-  lengths = mapping.Lengths(4, 8, 0, False)
-  with pytest.raises(errors.UserError, match=r"model\.layers=") as caught:
-    huggingface.config_fields(config, lengths)
-  assert "\n" not in str(caught.value)
 
 
 def test_a_folder_in_use_is_left_alone(wt103):
