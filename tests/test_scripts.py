@@ -63,15 +63,6 @@ def test_help_names_the_script_and_the_values_of_an_experiment(scripts):
   assert "  config.data.prepare = True  (default: False)" in text
 
 
-def test_text_is_prepared(scripts):
-  (scripts.parent / "book.txt").write_text("a line of text\n" * 50)
-  said = called(
-    *(scripts, "transformer-xl-data", "--dataset=text", "--source=../book.txt"),
-    *("--data_dir=data", "--name=mine"),
-  )
-  assert said == "data/mine is ready\n"
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_ctrl_c_during_the_imports_is_one_line(scripts, tmp_path, name):
   (tmp_path / "numpy.py").write_text(test_interrupts.SLOW_MODULE)
