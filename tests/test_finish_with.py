@@ -57,7 +57,7 @@ CASES = [
       "analysis.split": "test",
       "train.segment_len": 160,
     },
-    "a window of 160 tokens is longer than the 149 pairs of test",
+    "a window of 160 tokens is longer than the 149 pairs of test; set a",
   ),
   ("recall", {}, "test of .*tiny has none"),
   ("report", {"report.runs": ("nowhere",)}, NO_RUN),

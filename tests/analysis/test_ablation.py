@@ -61,11 +61,6 @@ def test_rows_of_the_ablation_are_trained_and_tabulated(data_dir, tmp_path):
       "has no recurrence with",
     ),
     (
-      ["segment-relative-all"],
-      {"train.segment_len": 160},
-      "a window of 160 tokens is longer than the 149 pairs of test; set a",
-    ),
-    (
       [f"segment-{kinds.learned(counts_from_segment=True)}-all"],
       {"model.num_positions": 7},
       "has learned 7 positions",

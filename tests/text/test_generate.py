@@ -333,7 +333,6 @@ def test_a_prompt_that_a_split_lacks_is_one_line(
   ("updates", "says"),
   [
     ({"prompt": "abZ"}, "0x5a at position 2 of the text"),
-    ({"prompt": ""}, "generate.prompt is empty"),
     ({"prompt_file": "/nowhere"}, "cannot read /nowhere: No such file"),
     ({"stop": "Z"}, "generate.stop: the byte 0x5a at position 0"),
     ({"top_p": 0.0}, r"top_p must be in \(0, 1\]: it is 0.0"),

@@ -213,12 +213,6 @@ def test_few_texts_get_a_line_each(workdir, tmp_path, caplog):
       assert lines[2].endswith(f"  {(LONG * 3)[:40]}...")
 
 
-def test_a_file_must_be_named(workdir):
-  config = load.from_config_dict(corpus.config_dict("nowhere"))
-  with pytest.raises(errors.UserError, match=r"--config\.score\.file=FILE"):
-    score.run(config, workdir)
-
-
 def test_texts_without_a_token_to_score_have_no_perplexity(workdir, tmp_path):
   path = tmp_path / "texts"
   path.write_text("a\n\n")
