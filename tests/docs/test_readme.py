@@ -48,12 +48,9 @@ def test_the_page_of_memory_reads_a_segment(tmp_path, monkeypatch):
   assert memory.hiddens.shape == (config.num_layers, 2, 256, config.model_dim)
   assert state.length.tolist() == [3, 3]
   variables = {"params": names["params"]}
-  log_probs, _ = names["model"].apply(
-    variables, inputs, state, method="log_probs"
-  )
-  losses, _ = names["model"].apply(
-    variables, inputs, inputs, state, method="nll"
-  )
+  read = jax.jit(names["model"].apply, static_argnames="method")
+  log_probs, _ = read(variables, inputs, state, method="log_probs")
+  losses, _ = read(variables, inputs, inputs, state, method="nll")
   taken = jnp.take_along_axis(log_probs, inputs[..., None], axis=-1)[..., 0]
   np.testing.assert_allclose(losses, -taken, atol=1e-5)  # Sums in float32.
 
@@ -101,6 +98,7 @@ def test_the_page_on_kernels_attends_within_an_episode():
   resets = jnp.zeros((3, 3), bool).at[0, 1].set(True)
   remembered = jnp.array([5, 5, 0])
 
+  @jax.jit
   def attend(hidden, memory):
     return names["attend"](params, hidden, memory, remembered, resets)
 

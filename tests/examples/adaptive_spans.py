@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -49,7 +50,8 @@ def of_penalty():
   params = tiny.params(config.model)
   tokens, targets, memory = tiny.inputs(config.model)
   model = step_lib.make_model(config.model, config.train)
-  _, auxiliary, _ = model.apply(
+  read = jax.jit(model.apply, static_argnames="method")
+  _, auxiliary, _ = read(
     {"params": params},
     tokens,
     targets,
