@@ -10,6 +10,7 @@ from tests import tiny
 from tests.analysis import runs
 from transformer_xl.analysis import attention_maps
 from transformer_xl.analysis import attention_plots
+from transformer_xl.analysis import plotting
 from transformer_xl.analysis import score_terms
 from transformer_xl.conformance.equations import attention as equations
 from transformer_xl.data import token_file
@@ -32,6 +33,8 @@ def test_terms_are_those_of_the_equations(
   """Averages of (a), (b), (c) and (d) in float64, a query and key at a time."""
   updates = {"analysis.num_tokens": NUM_TOKENS, **fields}
   config = runs.write(data_dir, tmp_path, **updates)
+  savefig = runs.save_no_picture
+  monkeypatch.setattr(plotting.figure_lib.Figure, "savefig", savefig)
   attention_maps.run(config, str(tmp_path))
   numbers = np.load(tmp_path / "results" / "attention.npz")
 
