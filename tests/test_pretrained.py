@@ -220,11 +220,14 @@ def test_attention_is_that_of_the_whole_text(folder, tmp_path, fields, mem_len):
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("text", [LONG, LONG[:7]], ids=len)
-def test_attention_of_layers_that_all_forget_early(tmp_path, text):
-  fields = {"model.layers": ("attention:3",)}
+def test_attention_where_all_that_attend_forget_early(tmp_path, text):
+  fields = {"model.layers": (kinds.recurrent(), "attention:3")}
   folder = saved_runs.write(tmp_path, **FIELDS, **fields)
   model = transformer_xl.load(folder, mem_len=16, segment_len=4)
-  found = model.attention(text, layers=(1, 2)).weights
+  with pytest.raises(transformer_xl.UserError, match=r"model has \[2\]"):
+    model.attention(text, layers=(1,))
+  found = model.attention(text, layers=(2,)).weights
+  assert found.shape == (1, 2, len(text), len(text))
   np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
   length = len(text)
   query, key = np.indices((length, length))
@@ -232,15 +235,6 @@ def test_attention_of_layers_that_all_forget_early(tmp_path, text):
   seen = (key <= query) & (key >= start - 3)
   assert found[:, :, ~seen].max() == 0
   assert found[:, :, seen].min() > 0
-
-
-def test_attention_of_layers_that_do_not_attend_is_refused(tmp_path):
-  layers = {"model.layers": (kinds.recurrent(), "attention")}
-  folder = saved_runs.write(tmp_path, **FIELDS, **layers)
-  model = transformer_xl.load(folder, **LENGTHS)
-  assert model.attention("abc", layers=(2,)).weights.shape == (1, 2, 3, 3)
-  with pytest.raises(transformer_xl.UserError, match=r"model has \[2\]"):
-    model.attention("abc", layers=(1,))
 
 
 def test_hidden_states_carry_memory_over_segments(model):
