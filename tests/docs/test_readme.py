@@ -70,8 +70,7 @@ def test_the_experiment_of_the_page_of_fields_is_one():
 
 def test_the_page_on_models_of_today_reads_one(tmp_path, capsys):
   (example,) = examples("docs/today.md")
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
-  decoders_by_hand.write(tmp_path, fields, decoders_by_hand.tensors(fields))
+  decoders_by_hand.written(tmp_path, "llama")
   address = "hf://HuggingFaceTB/SmolLM2-135M"
   assert address in example
   exec(example.replace(address, str(tmp_path)), {})

@@ -98,6 +98,14 @@ def write(folder: pathlib.Path, fields, weights) -> None:
   write_tokenizer(folder)
 
 
+def written(folder: pathlib.Path, name: str):
+  """Writes the folder of a kind; its fields and its weights."""
+  fields = SHAPE | KINDS[name]
+  weights = tensors(fields)
+  write(folder, fields, weights)
+  return fields, weights
+
+
 def write_tokenizer(folder: pathlib.Path) -> None:
   """A tokenizer.json whose symbols are bytes, and the end of a text."""
   names = sorted(pre_tokenizers.ByteLevel.alphabet())

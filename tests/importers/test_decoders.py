@@ -40,9 +40,7 @@ def log_probabilities(model, parts=PARTS):
 
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)
 def test_segments_of_an_import_are_one_pass_of_the_equations(name, tmp_path):
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS[name]
-  weights = decoders_by_hand.tensors(fields)
-  decoders_by_hand.write(tmp_path, fields, weights)
+  fields, weights = decoders_by_hand.written(tmp_path, name)
   model = transformer_xl.load(tmp_path)
   expected = decoders_by_hand.log_probabilities(fields, weights, TOKENS)
   found = log_probabilities(model)
@@ -65,10 +63,8 @@ def test_narrow_numbers_in_a_file_are_read_exactly(dtype, tmp_path):
 
 
 def test_weights_over_several_files_and_a_run_of_them_are_the_same(tmp_path):
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["qwen3"]
-  weights = decoders_by_hand.tensors(fields)
   source = tmp_path / "source"
-  decoders_by_hand.write(source, fields, weights)
+  _, weights = decoders_by_hand.written(source, "qwen3")
   whole = transformer_xl.load(source)
   stored_files.spread(source / "model.safetensors")
   workdir = str(tmp_path / "run")
@@ -91,10 +87,8 @@ def test_weights_over_several_files_and_a_run_of_them_are_the_same(tmp_path):
 
 @pytest.mark.parametrize("name", decoders_by_hand.KINDS)
 def test_an_export_is_of_the_type_that_was_imported(name, tmp_path):
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS[name]
-  weights = decoders_by_hand.tensors(fields)
   source = tmp_path / "source"
-  decoders_by_hand.write(source, fields, weights)
+  fields, weights = decoders_by_hand.written(source, name)
   workdir = str(tmp_path / "run")
   import_run.make(import_run.Request("huggingface", str(source)), workdir)
   target = tmp_path / "export"
@@ -158,8 +152,7 @@ def test_an_export_is_of_the_type_that_was_imported(name, tmp_path):
   ],
 )
 def test_what_the_block_has_not_is_refused_by_name(change, text, tmp_path):
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
-  decoders_by_hand.write(tmp_path, fields, decoders_by_hand.tensors(fields))
+  fields, _ = decoders_by_hand.written(tmp_path, "llama")
   path = pathlib.Path(tmp_path, "config.json")
   path.write_text(json.dumps(fields | change))
   with pytest.raises(errors.UserError, match=text):
@@ -169,9 +162,8 @@ def test_what_the_block_has_not_is_refused_by_name(change, text, tmp_path):
 @pytest.mark.parametrize("same_length", [True, False])
 def test_a_model_without_memory_has_no_window(same_length, tmp_path):
   """Written as one, a token would see itself alone or nothing."""
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["mistral"]
   source = tmp_path / "source"
-  decoders_by_hand.write(source, fields, decoders_by_hand.tensors(fields))
+  decoders_by_hand.written(source, "mistral")
   workdir = str(tmp_path / "run")
   import_run.make(import_run.Request("huggingface", str(source)), workdir)
   saved = load.from_config_dict(load.saved(workdir))
@@ -216,9 +208,8 @@ def with_special_tokens(folder):
 
 def test_special_tokens_of_a_source_are_those_of_its_export(tmp_path):
   """Not the first that has a usual name, as <|endoftext|> has."""
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
   source = tmp_path / "source"
-  decoders_by_hand.write(source, fields, decoders_by_hand.tensors(fields))
+  decoders_by_hand.written(source, "llama")
   start, end = with_special_tokens(source)
   workdir = str(tmp_path / "run")
   import_run.make(import_run.Request("huggingface", str(source)), workdir)
@@ -233,8 +224,7 @@ def test_special_tokens_of_a_source_are_those_of_its_export(tmp_path):
 
 
 def test_a_text_is_read_behind_the_token_that_begins_one(tmp_path):
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
-  decoders_by_hand.write(tmp_path, fields, decoders_by_hand.tensors(fields))
+  decoders_by_hand.written(tmp_path, "llama")
   assert transformer_xl.load(tmp_path).config.score.prefix == "\n"
   start, _ = with_special_tokens(tmp_path)
   model = transformer_xl.load(tmp_path)
@@ -273,10 +263,8 @@ def test_what_a_tokenizer_puts_behind_a_text_begins_none(
 def test_a_chat_template_comes_back_from_a_run_on_text_of_its_vocabulary(
   where, tmp_path
 ):
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
   source = tmp_path / "source"
-  weights = decoders_by_hand.tensors(fields)
-  decoders_by_hand.write(source, fields, weights)
+  decoders_by_hand.written(source, "llama")
   if where == "own file":
     (source / "chat_template.jinja").write_text(TEMPLATE)
   else:

@@ -30,9 +30,7 @@ THEIRS = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
   folder = tmp_path_factory.mktemp("adapted")
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
-  weights = decoders_by_hand.tensors(fields)
-  decoders_by_hand.write(folder / "source", fields, weights)
+  fields, weights = decoders_by_hand.written(folder / "source", "llama")
   workdir = adapted_runs.write(folder / "source", folder, TARGETS)
   return workdir, fields, weights
 

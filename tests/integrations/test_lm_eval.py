@@ -355,8 +355,7 @@ def test_an_import_is_asked_between_its_start_and_its_end(
 
 
 def write_llama(folder, tokenizer, **roles):
-  fields = decoders_by_hand.SHAPE | decoders_by_hand.KINDS["llama"]
-  decoders_by_hand.write(folder, fields, decoders_by_hand.tensors(fields))
+  decoders_by_hand.written(folder, "llama")
   tokenizer.save(str(folder / "tokenizer.json"))
   (folder / "tokenizer_config.json").write_text(json.dumps(roles))
 
