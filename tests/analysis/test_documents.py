@@ -9,8 +9,10 @@ import pytest
 from tests import corpus
 from tests.analysis import runs
 from transformer_xl import errors
+from transformer_xl.analysis import answers
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import documents
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import study
 from transformer_xl.config import load
 from transformer_xl.data import token_file
@@ -107,6 +109,29 @@ def test_a_study_of_documents_has_positions_and_costs(data_dir, tmp_path):
   assert len(lines) == 2
   assert "| PPL | over seeds | rank |" in head
   assert all(" to " in line for line in lines)
+
+
+def test_a_table_has_perplexities_of_all_tokens_and_by_position(monkeypatch):
+  """Medians over seeds, with the interval of all tokens."""
+  monkeypatch.setattr(answers, "cost_cells", lambda row, is_planned: {})
+  scale = documents.Scale(bins=[], positions=[[1, 15], [16, 63]], num_tokens=[])
+  empty = rows_lib.Row(**dict.fromkeys(rows_lib.Row._fields))
+  perplexities = ([6.0, 3.0, 4.0], [[8, 2], [9, 4], [5, 3]]), ([7.0], [[7, 6]])
+  rows = [
+    empty._replace(
+      **{"learning_rate": 0.01, "learning_rates": [], "length": 8},
+      nll=np.log(np.median(of_all)),
+      nll_by_seed={8: np.log(of_all).tolist()},
+      bins_by_seed=np.log(by_bin).tolist(),
+    )
+    for of_all, by_bin in perplexities
+  ]
+  first, second = documents.table(rows, scale)
+  assert (first["PPL"], first["over seeds"]) == ("4", "3 to 6")
+  assert (first["1-15"], first["16-63"]) == ("8", "3")
+  assert (second["PPL"], second["over seeds"]) == ("7", "one seed")
+  assert (second["1-15"], second["16-63"]) == ("7", "6")
+  assert first["learning rate"] == "0.01 (no other tried)"
 
 
 def test_mechanisms_on_text_hand_on_equal_bytes():

@@ -45,10 +45,6 @@ def alone(result, name):
   return result
 
 
-def test_there_are_files():
-  assert len(FILES) > 2
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_page_has_the_table_of_the_rows(path):
   page = memory_tables.PAGE.read_text("utf-8")
