@@ -7,20 +7,14 @@ import jax
 import pytest
 
 from tests import corpus
+from tests.analysis import runs
 from transformer_xl.analysis import costs
 from transformer_xl.analysis import variants
 from transformer_xl.evaluation import evaluator
 
-RUN = {
-  "model.num_layers": 1,
-  "train.num_steps": 4,
-  "checkpoint.every_steps": 4,
-}
-NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
-
 
 def test_variants_that_train_alike_share_one_measurement_of_time(data_dir):
-  config = corpus.config(data_dir, **RUN)
+  config = corpus.config(data_dir, **runs.COMPARED)
   timed = [
     costs.what_is_timed(
       variants.configure(config, variants.parse(text).changes), config, mem_len
@@ -44,7 +38,7 @@ def test_a_variant_that_does_not_fit_has_no_planned_times(
   data_dir, monkeypatch, caplog
 ):
   """The others keep theirs: a study states them after hours of training."""
-  config = corpus.config(data_dir, **RUN)
+  config = corpus.config(data_dir, **runs.COMPARED)
   fits = {"fits": True, "estimated_tokens_per_second_per_chip": 4.0}
   monkeypatch.setattr(costs.plan, "train_plan", lambda *_, **__: fits)
   monkeypatch.setattr(costs.plan, "generation_plan", lambda *_: fits)
@@ -75,7 +69,8 @@ def test_drawn_segment_lengths_take_the_time_of_the_average_call(
   """A clock that ticks once a call shows the tokens that are counted."""
   ticks = itertools.count()
   monkeypatch.setattr(costs.time, "perf_counter", lambda: float(next(ticks)))
-  updates = RUN | NO_MEMORY | {"train.segment_len_std": 2.0, "seed": 3}
+  updates = runs.COMPARED | runs.NO_MEMORY
+  updates |= {"train.segment_len_std": 2.0, "seed": 3}
   config = corpus.config(
     data_dir, **updates, **{"train.segment_len": 40, "train.batch_size": 2}
   )
