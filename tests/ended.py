@@ -10,12 +10,12 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import sys
 import time
 
 import jax
 
+from tests import own_process
 from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl.processes import joining
@@ -58,9 +58,7 @@ def become(folder, port, index, way):
 
 def end(folder, way):
   """How three processes end of which the second ends in a way."""
-  with socket.socket() as listener:
-    listener.bind(("localhost", 0))
-    port = listener.getsockname()[1]
+  port = own_process.free_port()
   children = []
   for index in range(3):
     child = os.fork()

@@ -6,12 +6,20 @@ They are run as `python -m tests.MODULE FOLDER ...`, on the CPU.
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
 import jax
 
 ROOT = pathlib.Path(__file__).parents[1]
+
+
+def free_port() -> int:
+  """A port of this machine that nobody listens at."""
+  with socket.socket() as listener:
+    listener.bind(("localhost", 0))
+    return listener.getsockname()[1]
 
 
 def finish(module, folder, *arguments):

@@ -12,7 +12,6 @@ import itertools
 import os
 import pathlib
 import shutil
-import socket
 import sys
 import traceback
 
@@ -23,6 +22,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from tests import corpus
+from tests import own_process
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl.analysis import ablation
@@ -224,9 +224,7 @@ compile_update = programs.update
 
 def together(work, folder, count, *arguments):
   """Runs `work` in so many processes that know of each other."""
-  with socket.socket() as listener:
-    listener.bind(("localhost", 0))
-    address = f"localhost:{listener.getsockname()[1]}"
+  address = f"localhost:{own_process.free_port()}"
   children = []
   for index in range(count):
     child = os.fork()

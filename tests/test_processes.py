@@ -2,12 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 
+from tests import own_process
 from tests import test_main
 
 pytestmark = pytest.mark.slow
@@ -79,9 +79,7 @@ def results():
   cases |= {name: REFUSED[name][0] for name in REFUSED}
   cases["unequal devices"] = OF_UNEQUAL_DEVICES
   for one in (*JOINED.values(), OF_UNEQUAL_DEVICES):
-    with socket.socket() as listener:
-      listener.bind(("localhost", 0))
-      port = {"JAX_COORDINATOR_PORT": str(listener.getsockname()[1])}
+    port = {"JAX_COORDINATOR_PORT": str(own_process.free_port())}
     one["environments"] = [env | port for env in one["environments"]]
   process = subprocess.run(
     [sys.executable, "-m", "tests.joining"],

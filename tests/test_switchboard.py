@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.training import test_processes
+from tests import own_process
 from transformer_xl import errors
 from transformer_xl.processes import switchboard
 
@@ -32,7 +32,7 @@ class Caller:
 
 @pytest.fixture
 def port():
-  return test_processes.free_port()
+  return own_process.free_port()
 
 
 def joined(port, count=2):

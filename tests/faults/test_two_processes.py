@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests import corpus
+from tests import own_process
 from tests.faults import victim
-from tests.training import test_processes
 from tests.training import test_resume
 from transformer_xl import signals
 
@@ -37,7 +37,7 @@ PATIENCE = 20.0
 
 
 def start_both(bench, workdir, *more, each=({}, {})):
-  address = f"localhost:{test_processes.free_port()}"
+  address = f"localhost:{own_process.free_port()}"
   flags = ["--num_processes=2", f"--coordinator={address}", *more]
   return [
     bench.start(

@@ -4,7 +4,6 @@ import json
 import pathlib
 import re
 import signal
-import socket
 import time
 
 import jax
@@ -34,14 +33,9 @@ UPDATES = {
 }
 
 
-def free_port():
-  with socket.socket() as listener:
-    listener.bind(("localhost", 0))
-    return listener.getsockname()[1]
-
-
 def start_both(workdir, flags):
-  shared = ["--num_processes=2", f"--coordinator=localhost:{free_port()}"]
+  port = own_process.free_port()
+  shared = ["--num_processes=2", f"--coordinator=localhost:{port}"]
   return [
     test_resume.start(workdir, [*flags, *shared, f"--process_id={index}"])
     for index in range(2)

@@ -7,8 +7,8 @@ import pytest
 
 from tests import commands
 from tests import corpus
+from tests import own_process
 from tests import test_main
-from tests.training import test_processes
 from tests.training.runs import steps
 from transformer_xl.workdir import agreement
 
@@ -53,7 +53,7 @@ def group(folder, count, last):
   flags = [
     *(test_main.BASE, f"--workdir={folder}/run"),
     *corpus.config_flags(f"{folder}/data", **{"train.num_steps": 4}),
-    f"--coordinator=localhost:{test_processes.free_port()}",
+    f"--coordinator=localhost:{own_process.free_port()}",
     f"--num_processes={count}",
   ]
   own = [[]] * (count - 1) + [

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from tests import own_process
-from tests.training import test_processes
 from tests.workdir.test_checkpoint import options
 from transformer_xl.workdir import save_policy
 
@@ -64,7 +63,7 @@ print(saved)
 @pytest.mark.rest
 @pytest.mark.slow
 def test_processes_save_together_whose_clocks_differ():
-  address = f"localhost:{test_processes.free_port()}"
+  address = f"localhost:{own_process.free_port()}"
   both = [
     subprocess.Popen(
       [sys.executable, "-c", TOGETHER, str(index), address],
