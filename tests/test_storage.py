@@ -100,7 +100,7 @@ def test_writers_at_the_same_time_leave_a_whole_file(tmp_path):
   storage.write_text(path, "a" * 100_000)
 
   def write(letter):
-    for _ in range(100):
+    for _ in range(25):
       storage.write_text(path, letter * 100_000)
       text = storage.read_text(path)
       assert len(text) == 100_000
