@@ -68,17 +68,17 @@ def parabola(best):
 
 
 @pytest.mark.parametrize(
-  ("best", "tried", "edge"),
+  ("named", "best", "tried", "edge"),
   [
-    (3e-3, [1e-3, 3e-3, 9e-3], ""),
-    (9e-3, [1e-3, 3e-3, 9e-3, 2.7e-2], ""),
-    (2e-4, [1.1e-4, 3.3e-4, 1e-3, 3e-3, 9e-3], ""),
-    (1.0, [1e-3, 3e-3, 9e-3, 2.7e-2, 8.1e-2], "highest"),
+    (True, 3e-3, [1e-3, 3e-3, 9e-3], ""),
+    (True, 9e-3, [1e-3, 3e-3, 9e-3, 2.7e-2], ""),
+    (True, 2e-4, [1.1e-4, 3.3e-4, 1e-3, 3e-3, 9e-3], ""),
+    (True, 1.0, [1e-3, 3e-3, 9e-3, 2.7e-2, 8.1e-2], "highest"),
+    (False, 9e-3, [1e-3, 3e-3, 9e-3, 2.7e-2], ""),
   ],
 )
-@pytest.mark.parametrize("named", [True, False])
 def test_learning_rates_are_tried_until_the_best_is_inside(
-  data_dir, tmp_path, trained, best, tried, edge, named
+  data_dir, tmp_path, trained, named, best, tried, edge
 ):
   """Those that are named, or three around that of the experiment, come first.
 
