@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 
 import pytest
 
@@ -47,8 +48,9 @@ def results(folder):
   return found
 
 
-def test_evaluations_of_one_run_keep_the_cards_of_each_other(bucket):
+def test_evaluations_of_one_run_keep_the_cards_of_each_other(bucket, caplog):
   """The second one waits until the first has written its file."""
+  caplog.set_level("INFO")
   name = f"{bucket}/results/cards.jsonl"
   cards.keep(bucket, "eval_valid", {"cards": [{"number": 1}]})
   second = threading.Thread(
@@ -57,10 +59,12 @@ def test_evaluations_of_one_run_keep_the_cards_of_each_other(bucket):
   with lease.Leases().take(f"{bucket}/results/.cards.lock") as is_ours:
     assert is_ours
     second.start()
-    second.join(0.5)
-    assert second.is_alive()
+    end = time.monotonic() + 30
+    while "has added its cards" not in caplog.text:
+      assert time.monotonic() < end
+      time.sleep(0.01)
     storage.write_text(name, storage.read_text(name) + '{"number": 2}\n')
-  second.join()
+  second.join(30)
   lines = storage.read_text(name).splitlines()
   assert [json.loads(line)["number"] for line in lines] == [1, 2, 3]
 

@@ -115,12 +115,16 @@ def test_padding_is_not_written():
     comparison.assert_close(found, expected, roundings=20)
 
 
-def test_a_step_is_of_one_segment():
-  reader, frozen, state = _reader(mem_len=0, same_length=False)
+@pytest.mark.parametrize("mem_len", [0, 6])
+def test_a_step_is_of_one_segment(mem_len):
+  """Also where the ring of a memory would have room for more."""
+  reader, frozen, state = _reader(mem_len=mem_len, same_length=False)
   tokens, _ = _text(reader.config)
   _, state = reader.read(frozen, state, tokens[:, :2])
-  with pytest.raises(errors.UserError, match="does not fit behind"):
-    reader.read(frozen, state, tokens[:, :4])
+  for length in (4, SEGMENT):
+    said = f"a step of {length} vectors does not fit behind"
+    with pytest.raises(errors.UserError, match=said):
+      reader.read(frozen, state, tokens[:, :length])
 
 
 def test_memory_tokens_carry_a_text_without_other_memory():

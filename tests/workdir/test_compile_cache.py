@@ -55,6 +55,7 @@ def test_a_folder_that_somebody_has_chosen_stays(path, monkeypatch, how):
   name = "jax_compilation_cache_dir"
   before = jax.config.values[name]
   chosen = str(path.parent / "own") if how == "python" else None
+  monkeypatch.delenv(name.upper(), raising=False)
   if how == "variable":
     monkeypatch.setenv(name.upper(), "")
   try:

@@ -48,22 +48,27 @@ def test_a_lease_has_one_holder_as_long_as_he_renews_it(path):
     storage.read_text(path)
 
 
-def test_who_waits_has_it_after_the_other(path, caplog):
+def test_who_waits_has_it_after_the_other(path, caplog, monkeypatch):
+  monkeypatch.setattr(lease, "LEFT_AFTER_SECONDS", 60.0)
   caplog.set_level("INFO")
   order = []
 
   def second():
-    with lease.Leases().wait(path, to="end"):
+    with lease.Leases().wait(path, until="ended", look_seconds=0.01):
       order.append("second")
 
   waiting = threading.Thread(target=second)
-  with lease.Leases().take(path):
+  said = f"Waiting until {socket.gethostname()} has ended."
+  with lease.Leases().take(path) as is_ours:
+    assert is_ours
     waiting.start()
-    time.sleep(1.5 * lease.LEFT_AFTER_SECONDS)
+    end = time.monotonic() + 30
+    while said not in caplog.text and time.monotonic() < end:
+      time.sleep(0.01)
     order.append("first")
-  waiting.join()
+  waiting.join(30)
   assert order == ["first", "second"]
-  assert caplog.text.count(f"Waiting for {socket.gethostname()} to end.") == 1
+  assert caplog.text.count(said) == 1
 
 
 def test_what_nobody_renews_is_taken_after_a_while_whatever_its_clock(path):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 from absl import logging
 
-from transformer_xl import storage
 from transformer_xl.analysis import plans as plans_lib
 from transformer_xl.analysis import trials
 from transformer_xl.workdir import lease
@@ -104,7 +103,7 @@ class Worker:
     if jax.process_count() > 1:
       yield True
       return
-    with self._leases.take(_lease_path(folder, name)) as is_ours:
+    with self._leases.take(lease.path_in(folder, name)) as is_ours:
       yield is_ours
 
   @contextlib.contextmanager
@@ -113,8 +112,11 @@ class Worker:
     if jax.process_count() > 1:
       yield
       return
-    path = _lease_path(folder, name)
-    with self._leases.wait(path, to="write the results"):
+    with self._leases.wait(
+      lease.path_in(folder, name),
+      until="written the results",
+      look_seconds=self._between_looks(),
+    ):
       yield
 
   def _between_looks(self) -> float:
@@ -185,10 +187,3 @@ def _hours(least: float, most: float) -> str:
     size, unit, digits = 60.0, "min", 0
   low, high = f"{least / size:.{digits}f}", f"{most / size:.{digits}f}"
   return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
-
-
-def _lease_path(folder: str, name: str) -> str:
-  """The path of a lease in a folder, which is made."""
-  if not storage.is_bucket(folder):
-    os.makedirs(folder, exist_ok=True)
-  return os.path.join(storage.absolute(folder), name)

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 from absl import logging
@@ -14,6 +14,7 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings
 from transformer_xl.model import nats
 from transformer_xl.model import network
+from transformer_xl.processes import others
 from transformer_xl.workdir import lease
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
@@ -108,29 +109,26 @@ def is_static(card: Card) -> bool:
 
 
 def keep(workdir: str, name: str, result: metrics_log.Json) -> None:
-  """Writes `results/<name>.json`; adds its cards to `results/cards.jsonl`."""
-  with _one_writer(workdir):
+  """Writes `results/<name>.json`; adds its cards to `results/cards.jsonl`.
+
+  It waits for other evaluations that add theirs: a file in a bucket is written
+  as a whole, so one would take away another's cards.
+
+  Raises:
+    UserError: the bucket refuses.
+    OSError: the files cannot be written.
+  """
+  with contextlib.ExitStack() as held:
+    if jax.process_index() == 0:
+      path = lease.path_in(f"{workdir}/results", ".cards.lock")
+      with errors.of_bucket("write to", workdir):
+        held.enter_context(lease.Leases().wait(path, until="added its cards"))
     storage.refresh(workdir, "results/cards.jsonl")
     metrics_log.append_lines(workdir, "results/cards.jsonl", result["cards"])
     metrics_log.write_json(workdir, f"results/{name}.json", result)
     storage.publish(workdir)  # Else the next `refresh` takes them away again.
-
-
-@contextlib.contextmanager
-def _one_writer(workdir: str) -> Iterator[None]:
-  """Keeps other evaluations from adding cards in a bucket at the same time.
-
-  A file there is written as a whole, so one would take away another's cards.
-  On disk, lines are appended.
-  """
-  if jax.process_index() != 0 or not storage.is_bucket(workdir):
-    yield
-    return
-  path = f"{storage.absolute(workdir)}/results/.cards.lock"
-  with contextlib.ExitStack() as held:
-    with errors.of_bucket("write to", workdir):
-      held.enter_context(lease.Leases().wait(path, to="add its cards"))
-    yield
+  # Process 0 may wait for longer than devices wait for one another.
+  others.gather("the cards are kept")
 
 
 def log(card: Card) -> None:

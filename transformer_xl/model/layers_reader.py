@@ -178,9 +178,9 @@ class LayersReader:
 
     Raises:
       UserError: there are more vectors than a step may have, or after a shorter
-        step they would be written around a ring of keys (in a compiled function
-        that is not known, and results are wrong), or there are `resets` and a
-        `count`.
+        step they would be written around a ring of keys or, with memory tokens,
+        are of two segments (in a compiled function that is not known, and
+        results are wrong), or there are `resets` and a `count`.
     """
     _check_padding(resets, count)
     num_vectors = vectors.shape[1]

@@ -19,11 +19,12 @@ from transformer_xl import shapes
 from transformer_xl.model import memory_tokens
 from transformer_xl.model import reader_state
 
+# What goes into the first layer, and what comes out of each.
 Outputs = tuple[shapes.Hidden, ...]
 
 
 class ReadRows(Protocol):
-  """Reads vectors that follow those before them, as `LayersReader` does."""
+  """Reads rows that follow those before them, whatever they are."""
 
   def __call__(
     self,
@@ -32,14 +33,14 @@ class ReadRows(Protocol):
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
   ) -> tuple[Outputs, reader_state.ReaderState]:
-    """The states of all layers, and the next state."""
+    """The outputs, and the next state of the reader."""
 
 
 class Finish(Protocol):
-  """The last step of the layers, behind which memory tokens are written."""
+  """What follows the last layer; its results are written."""
 
   def __call__(self, hidden: shapes.Hidden) -> shapes.Hidden:
-    """What the layers return, of the state of the last one."""
+    """What the layers return, of the output of the last one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class MemoryTokensReader:
 
   Attributes:
     read_rows: reads any rows.
-    finish: makes what is written of the state of the last layer.
+    finish: makes what is written of the output of the last layer.
     first: the memory tokens that a document starts with.
     segment_len: tokens of a full segment.
     one_by_one: steps have one row each.
@@ -73,16 +74,23 @@ class MemoryTokensReader:
       UserError: the tokens are of two segments. A compiled function does not
         know, and results are wrong.
     """
-    is_whole = vectors.shape[1] == self.segment_len and not self.one_by_one
+    num_tokens = vectors.shape[1]
+    is_whole = num_tokens == self.segment_len and not self.one_by_one
     if is_whole and count is None:
+      self._require_one_segment(state, num_tokens)
       return self._read_whole_segment(state, vectors, resets)
     state, resets = self._read_between_segments(state, resets)
-    is_known = not isinstance(state.position, jax.core.Tracer)
-    if (
-      is_known and int(state.position) + vectors.shape[1] > self._end_of_tokens
-    ):
-      raise reader_state.does_not_fit(vectors.shape[1])
+    self._require_one_segment(state, num_tokens)
     return self.read_rows(state, vectors, resets, count)
+
+  def _require_one_segment(
+    self, state: reader_state.ReaderState, num_tokens: int
+  ) -> None:
+    """Raises a UserError for tokens that go on behind the end of a segment."""
+    if isinstance(state.position, jax.core.Tracer):
+      return
+    if int(state.position) + num_tokens > self._end_of_tokens:
+      raise reader_state.does_not_fit(num_tokens)
 
   def _read_whole_segment(
     self,
@@ -112,11 +120,13 @@ class MemoryTokensReader:
     """
     starts = None if resets is None else resets[:, 0]
 
-    def write(state: reader_state.ReaderState) -> reader_state.ReaderState:
+    def write_group(
+      state: reader_state.ReaderState,
+    ) -> reader_state.ReaderState:
       written, state = self._read_group(state, None)
       return state._replace(memory_tokens=written)
 
-    def read(state: reader_state.ReaderState) -> reader_state.ReaderState:
+    def read_group(state: reader_state.ReaderState) -> reader_state.ReaderState:
       is_new = state.length == 0
       if starts is not None:
         is_new = is_new | starts
@@ -128,9 +138,9 @@ class MemoryTokensReader:
       return state
 
     is_end = state.position == self._end_of_tokens
-    state = jax.lax.cond(is_end, write, same, state)
+    state = jax.lax.cond(is_end, write_group, same, state)
     is_start = state.position == 0
-    state = jax.lax.cond(is_start, read, same, state)
+    state = jax.lax.cond(is_start, read_group, same, state)
     if resets is None:
       return state, None
     resets = jnp.asarray(resets).at[:, 0].set(resets[:, 0] & ~is_start)
@@ -152,7 +162,7 @@ class MemoryTokensReader:
     if starts is not None:
       resets = jnp.zeros(vectors.shape[:2], bool).at[:, 0].set(starts)
 
-    def read(
+    def read_step(
       state: reader_state.ReaderState,
       rows: tuple[memory_tokens.Vectors, shapes.Resets | None],
     ) -> tuple[reader_state.ReaderState, shapes.Hidden]:
@@ -160,12 +170,12 @@ class MemoryTokensReader:
       return state, outputs[-1]
 
     if not self.one_by_one:
-      state, last = read(state, (vectors, resets))
+      state, last = read_step(state, (vectors, resets))
     else:  # There are no more slots than for one.
       steps = jax.tree.map(
         lambda rows: jnp.swapaxes(rows, 0, 1)[:, :, None], (vectors, resets)
       )
-      state, last = jax.lax.scan(read, state, steps)
+      state, last = jax.lax.scan(read_step, state, steps)
       last = jnp.swapaxes(last[:, :, 0], 0, 1)
     return self.finish(last), state
 

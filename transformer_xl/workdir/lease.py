@@ -29,6 +29,13 @@ LEFT_AFTER_SECONDS = 60.0
 _SETTLED_AFTER_SECONDS = 1.0
 
 
+def path_in(folder: str, name: str) -> str:
+  """Makes a folder, unless it is in a bucket; the path of a lease in it."""
+  if not storage.is_bucket(folder):
+    os.makedirs(folder, exist_ok=True)
+  return os.path.join(storage.absolute(folder), name)
+
+
 class _Seen(NamedTuple):
   """What was read of another one's lease, and when it was first like this."""
 
@@ -80,10 +87,19 @@ class Leases:
         epath.Path(path).unlink()
 
   @contextlib.contextmanager
-  def wait(self, path: str, *, to: str) -> Iterator[None]:
-    """Holds a lease in the block, as soon as nobody else does.
+  def wait(
+    self, path: str, *, until: str, look_seconds: float = 1.0
+  ) -> Iterator[None]:
+    """Holds a lease in the block, as soon as it is free or left behind.
 
-    Where it waits, a line of the log says so, and what it waits `to` do.
+    Args:
+      path: the lease's file, on disk or in a bucket.
+      until: what its holder has done then, for a line of the log.
+      look_seconds: time between two looks.
+
+    Raises:
+      UserError: the bucket refuses.
+      OSError: the file cannot be written.
     """
     has_said = False
     while True:
@@ -92,9 +108,9 @@ class Leases:
           yield
           return
       if not has_said:
-        logging.info("Waiting for %s to %s.", self.holder(path), to)
+        logging.info("Waiting until %s has %s.", self.holder(path), until)
       has_said = True
-      time.sleep(min(1.0, LEFT_AFTER_SECONDS / 10))
+      time.sleep(look_seconds)
 
   def is_renewed(self, path: str) -> bool:
     """Whether another one has renewed the lease since it was first seen."""
