@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 from collections.abc import Sequence
 
 import jax
@@ -120,7 +121,7 @@ def keep(workdir: str, name: str, result: metrics_log.Json) -> None:
   """
   with contextlib.ExitStack() as held:
     if jax.process_index() == 0:
-      path = lease.path_in(f"{workdir}/results", ".cards.lock")
+      path = lease.path_in(os.path.join(workdir, "results"), ".cards.lock")
       with errors.of_bucket("write to", workdir):
         held.enter_context(lease.Leases().wait(path, until="added its cards"))
     storage.refresh(workdir, "results/cards.jsonl")
